@@ -25,7 +25,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    fn new(kind: &str) -> Tree {
+    pub(crate) fn new(kind: &str) -> Tree {
         Tree::with(kind, |source, at| Mounted::new(&[source], at))
     }
 
@@ -58,6 +58,11 @@ impl Tree {
 
     pub(crate) fn at(&self) -> PathBuf {
         self.dir.path().join("at")
+    }
+
+    /// The directory on the server.
+    pub(crate) fn share(&self) -> PathBuf {
+        self.dir.path().join("share")
     }
 
     /// Sends a signal to all processes of the server.
@@ -406,14 +411,7 @@ fn qemu_img_and_postgresql_run_on_each_mount() {
             let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             fs::set_permissions(dir, open).expect("changed");
         }
-        // A server of NFS 3 forgets files that are open and removed, and PostgreSQL stops if it
-        // cannot write them.
-        let scripts: &[&str] = if *kind == "nfs3" {
-            &[IMAGES]
-        } else {
-            &[IMAGES, DATABASE]
-        };
-        for &script in scripts {
+        for script in [IMAGES, DATABASE] {
             let mut command = Command::new("sh");
             command.args(["-c", script, "sh"]).arg(tree.at());
             let output = command.arg("54399").arg(socket.path()).output();

@@ -44,6 +44,7 @@ mod passthrough;
 mod quota;
 mod reconnect;
 mod registry;
+mod removed;
 mod restart;
 mod served;
 mod service;

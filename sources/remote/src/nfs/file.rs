@@ -12,6 +12,7 @@ use vfs::{
 };
 
 use super::dir::Listing;
+use super::hidden::OpenGuard;
 use super::node::NfsNode;
 use super::uncommitted::Writer;
 use super::version::{Open, ProtocolVersion};
@@ -24,19 +25,25 @@ pub(super) struct NfsFile<V: ProtocolVersion> {
     /// `None` for a directory, which needs no open.
     open: Option<Arc<V::Open>>,
     listing: Listing,
+    /// Keeps the file from being lost with its last name; `None` if the server does.
+    _guard: Option<OpenGuard<V>>,
 }
 
 impl<V: ProtocolVersion> NfsFile<V> {
     pub(super) fn new(
         node: Arc<NfsNode<V>>,
         flags: OpenFlags,
-        open: Option<Arc<V::Open>>,
+        opened: Option<(Arc<V::Open>, OpenGuard<V>)>,
     ) -> Arc<NfsFile<V>> {
+        let keeps = |open: &V::Open| node.shared.version.preserves_unlinked(open);
+        let (open, guard) = opened.unzip();
+        let guard = guard.filter(|_| !open.as_deref().is_some_and(keeps));
         Arc::new(NfsFile {
             node,
             flags,
             open,
             listing: Listing::default(),
+            _guard: guard,
         })
     }
 
@@ -52,8 +59,9 @@ impl<V: ProtocolVersion> NfsFile<V> {
                 _ => Err(Errno::EACCES),
             };
         }
+        let guard = OpenGuard::new(&node.shared, node.id);
         let open = node.shared.version.open(cx, node.target(), flags)?;
-        let file = NfsFile::new(node, flags, Some(open));
+        let file = NfsFile::new(node, flags, Some((open, guard)));
         if flags.contains(OpenFlags::TRUNC) {
             let set = SetAttr {
                 size: Some(0),

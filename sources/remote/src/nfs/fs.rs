@@ -30,6 +30,12 @@ impl<V: ProtocolVersion> RemoteNfs<V> {
     }
 }
 
+impl<V: ProtocolVersion> Drop for RemoteNfs<V> {
+    fn drop(&mut self) {
+        self.shared.open_files.finish();
+    }
+}
+
 impl<V: ProtocolVersion> FileSystem for RemoteNfs<V> {
     fn as_any(&self) -> &dyn Any {
         self

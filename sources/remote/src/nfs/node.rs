@@ -55,7 +55,7 @@ impl<V: ProtocolVersion> NfsNode<V> {
     /// Returns `ESTALE` if the attributes are another node's.
     pub(super) fn check_same_file(&self, attr: Attr) -> Result<Attr> {
         match (attr.id, attr.kind) == (self.id, self.kind) {
-            true => Ok(attr),
+            true => Ok(self.shared.open_files.without_hidden(attr)),
             false => Err(Errno::ESTALE),
         }
     }

@@ -10,6 +10,7 @@ use vfs::{
 };
 
 use super::file::NfsFile;
+use super::hidden::OpenGuard;
 use super::node::NfsNode;
 use super::version::{Found, ProtocolVersion};
 use crate::file::may_open;
@@ -102,7 +103,8 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         }
         let location = (self.handle.clone(), name.into());
         let node = NfsNode::new(&self.shared, &found, Some(location));
-        let file = NfsFile::new(node.clone(), flags, Some(open));
+        let guard = OpenGuard::new(&self.shared, node.id);
+        let file = NfsFile::new(node.clone(), flags, Some((open, guard)));
         let attr = found.attr;
         Ok((Entry { node, attr }, file))
     }
@@ -132,6 +134,9 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         self.check_directory()?;
         let target = self.of_same(target)?;
         cx.check_may_block()?;
+        if self.shared.open_files.has_hidden(target.id) && target.get_attr(cx)?.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
         let name = name.bytes();
         let version = &self.shared.version;
         let attr = match version.link(cx, &target.handle, &self.handle, name) {
@@ -146,8 +151,10 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         self.check_directory()?;
         cx.check_may_block()?;
-        let version = &self.shared.version;
-        version.remove(cx, &self.handle, name.bytes(), dir)
+        if dir {
+            return self.shared.rmdir(cx, &self.handle, name.bytes());
+        }
+        self.shared.unlink(cx, &self.handle, name.bytes())
     }
 
     fn rename(
@@ -168,7 +175,7 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         let version = &self.shared.version;
         let from = (&self.handle, name.bytes());
         let to = (&to.handle, to_name.bytes());
-        match version.rename(cx, from, to) {
+        match self.shared.replace(cx, from, to) {
             // NFS has one status for several errors (RFC 8881 section 18.26).
             Err(Errno::EEXIST) => {
                 let kind = |(dir, name)| version.lookup(cx, dir, Some(name)).map(|it| it.attr.kind);

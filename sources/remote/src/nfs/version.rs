@@ -122,6 +122,11 @@ pub(super) trait ProtocolVersion: Send + Sync + Sized + 'static {
         each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
     ) -> Result<PageEnd>;
 
+    /// Returns whether the server has promised to keep the file of an open without a name.
+    fn preserves_unlinked(&self, _: &Self::Open) -> bool {
+        false
+    }
+
     /// Opens a file without truncating it.
     fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<Self::Open>>;
 

@@ -69,6 +69,9 @@ pub struct Opened {
     pub state: StateId,
     /// v4.0: whether OPEN_CONFIRM is required.
     pub confirm: bool,
+    /// v4.1 and later: whether the server keeps the file if it loses its last name, until the
+    /// last close and over a restart.
+    pub preserves_unlinked: bool,
     /// The file's handle and attributes.
     pub node: NodeInfo,
     /// The delegation that was granted.
@@ -141,6 +144,8 @@ impl Operations for Open<'_> {
         const OPEN: u32 = 18;
         /// `OPEN4_RESULT_CONFIRM`
         const CONFIRM: u32 = 2;
+        /// `OPEN4_RESULT_PRESERVE_UNLINKED`
+        const PRESERVE_UNLINKED: u32 = 8;
         self.seqid_advanced.set(false);
         from.take::<()>(PUTFH)?;
         let ok: OpenedReply<'r> = take_with_seqid(from, OPEN, self.seqid_advanced)?;
@@ -161,6 +166,7 @@ impl Operations for Open<'_> {
             delegation,
             state: ok.state,
             confirm: ok.flags & CONFIRM != 0,
+            preserves_unlinked: ok.flags & PRESERVE_UNLINKED != 0,
             node: NodeInfo {
                 handle: Some(handle),
                 attr: Some(attr),

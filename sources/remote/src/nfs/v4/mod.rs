@@ -232,6 +232,10 @@ impl ProtocolVersion for V4 {
             .call_stateless(cx, operations, |page| pass_entries(page, list, each))?
     }
 
+    fn preserves_unlinked(&self, open: &OpenState) -> bool {
+        open.preserves_unlinked
+    }
+
     fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<OpenState>> {
         if flags.contains(OpenFlags::EXEC) {
             // OPEN treats execute permission as read permission.

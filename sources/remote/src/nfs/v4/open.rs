@@ -7,7 +7,7 @@ use vfs::{Access, Cx, Errno, OpenFlags, Result};
 
 use super::delegation_table::{Delegation, Delegations};
 use super::open_owner::OpenArgs;
-use super::open_state::OpenState;
+use super::open_state::{OpenState, OpenedFile};
 use super::server::V4;
 use crate::file::may_open;
 use crate::nfs::version::{Found, Handle, ProtocolVersion, Target, complete_node};
@@ -68,10 +68,12 @@ pub(super) fn by_name(
     if v4.access(cx, target.handle, false, want)? != want {
         return Err(Errno::EACCES);
     }
-    let handle = target.handle.clone();
-    Ok(v4
-        .core
-        .register_open(cx, handle, flags, StateId::ANONYMOUS, None))
+    let file = OpenedFile {
+        handle: target.handle.clone(),
+        flags,
+        preserves_unlinked: false,
+    };
+    Ok(v4.core.register_open(cx, file, StateId::ANONYMOUS, None))
 }
 
 /// Creates `name` in `dir` unless it exists, and opens it.

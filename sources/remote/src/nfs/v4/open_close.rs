@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use ::nfs::client::Failure;
 use ::nfs::client::v4::{Close, OpenConfirm, Opened, StateId, Status};
-use vfs::{Cx, Errno, OpenFlags, Result};
+use vfs::{Cx, Errno, Result};
 
 use super::client_state::ClientState;
 use super::core::{Core, errno};
 use super::open_owner::{OpenArgs, Owner, OwnerSeqid};
-use super::open_state::{CloseArgs, OpenState};
-use crate::nfs::version::Handle;
+use super::open_state::{CloseArgs, OpenState, OpenedFile};
 
 impl Core {
     /// Opens the file of a claim.
@@ -25,8 +24,13 @@ impl Core {
             match self.open_as(cx, wanted, &owner) {
                 Ok(opened) => {
                     let handle = opened.node.handle.as_deref().ok_or(Errno::EIO)?;
-                    let (flags, owner) = (wanted.flags, Some(owner.current()));
-                    let opening = self.register_open(cx, handle.into(), flags, opened.state, owner);
+                    let file = OpenedFile {
+                        handle: handle.into(),
+                        flags: wanted.flags,
+                        preserves_unlinked: opened.preserves_unlinked,
+                    };
+                    let owner = Some(owner.current());
+                    let opening = self.register_open(cx, file, opened.state, owner);
                     return Ok((opened, opening));
                 }
                 // The owner is useless now.
@@ -80,12 +84,10 @@ impl Core {
     pub(super) fn register_open(
         &self,
         cx: &Cx<'_>,
-        handle: Handle,
-        flags: OpenFlags,
+        file: OpenedFile,
         state: StateId,
         owner: Option<Owner>,
     ) -> Arc<OpenState> {
-        let file = (handle, flags);
         self.open_states
             .register(&self.queue, cx.caller, file, state, owner)
     }

@@ -31,6 +31,8 @@ pub(in crate::nfs) struct OpenState {
     number: u64,
     pub(super) handle: Handle,
     pub(super) flags: OpenFlags,
+    /// Whether the server has promised to keep the file without a name.
+    pub(super) preserves_unlinked: bool,
     caller: Caller,
     stateids: Mutex<Stateids>,
 }
@@ -58,6 +60,13 @@ pub(super) enum Standing {
     Lost,
 }
 
+/// A file that was opened.
+pub(super) struct OpenedFile {
+    pub(super) handle: Handle,
+    pub(super) flags: OpenFlags,
+    pub(super) preserves_unlinked: bool,
+}
+
 /// The arguments of a CLOSE.
 pub(super) struct CloseArgs {
     pub(super) handle: Handle,
@@ -81,7 +90,7 @@ impl OpenStates {
         self: &Arc<Self>,
         queue: &Arc<TaskQueue>,
         caller: &Caller,
-        (handle, flags): (Handle, OpenFlags),
+        file: OpenedFile,
         state: StateId,
         owner: Option<Owner>,
     ) -> Arc<OpenState> {
@@ -90,8 +99,9 @@ impl OpenStates {
             open_states: self.clone(),
             queue: queue.clone(),
             number,
-            handle,
-            flags,
+            handle: file.handle,
+            flags: file.flags,
+            preserves_unlinked: file.preserves_unlinked,
             caller: caller.clone(),
             stateids: Mutex::new(Stateids {
                 state,

@@ -8,6 +8,9 @@ use super::net::Served;
 /// The limits of NFS.
 fn any(more: &[(&'static str, &'static str)]) -> Profile {
     let mut skip = vec![
+        ("unlinked::a_node_outlasts_its_name", CLOSED),
+        ("unlinked::a_name_used_again_is_another_file", CLOSED),
+        ("unlinked::a_symlink_outlasts_its_name", CLOSED),
         (
             "attributes::reading_moves_atime",
             "there is no word for reading without a trace",
@@ -26,7 +29,7 @@ fn any(more: &[(&'static str, &'static str)]) -> Profile {
 }
 
 pub(crate) fn v3() -> Profile {
-    let profile = any(&[
+    any(&[
         (
             "permissions::an_open_file_outlasts_its_permissions",
             "v3 opens nothing: each read and write is checked by itself",
@@ -35,12 +38,7 @@ pub(crate) fn v3() -> Profile {
             "permissions::reading_and_writing_are_apart",
             "v3 opens nothing: an owner may always write, for a file may have been opened before it lost that",
         ),
-    ]);
-    Profile {
-        // v3 has no opens: an unlinked file is gone.
-        open_unlinked: false,
-        ..profile
-    }
+    ])
 }
 
 const FLOCK: (&str, &str) = (
@@ -53,13 +51,7 @@ const CLOSED: &str = "nothing says that it is in use: when its name goes, it goe
 
 /// The limits of v4 for unlinked nodes.
 fn v4(more: &[(&'static str, &'static str)]) -> Profile {
-    let mut profile = any(&[
-        FLOCK,
-        ("unlinked::a_node_outlasts_its_name", CLOSED),
-        ("unlinked::a_name_used_again_is_another_file", CLOSED),
-        ("unlinked::a_symlink_outlasts_its_name", CLOSED),
-        ("locks::locks_outlast_names", CLOSED),
-    ]);
+    let mut profile = any(&[FLOCK, ("locks::locks_outlast_names", CLOSED)]);
     profile.skip.extend(more);
     profile
 }

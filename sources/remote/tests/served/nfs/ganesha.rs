@@ -185,6 +185,16 @@ pub(super) fn directory() -> Option<(Connect, String, Box<dyn Any>)> {
     Some((connect, path, Box::new(ganesha)))
 }
 
+/// Mounts a new directory of Ganesha; `None`, with the reason printed, if Ganesha is missing.
+pub(super) fn mounted(version: (u32, u32)) -> Option<(Arc<dyn vfs::FileSystem>, Box<dyn Any>)> {
+    if let Some(why) = why_not() {
+        eprintln!("skipped over Ganesha: {why}");
+        return None;
+    }
+    let ganesha = Ganesha::get();
+    Some((ganesha.mount(version), Box::new(ganesha)))
+}
+
 /// Ganesha, or barge's own server if Ganesha is missing, with the reason printed.
 fn subject(version: (u32, u32), ours: Profile) -> TestSubject {
     if let Some(why) = why_not() {
@@ -235,11 +245,7 @@ fn theirs(ours: Profile) -> Profile {
             "Ganesha leaves set-id bits",
         ),
     ]);
-    Profile {
-        // It loses the handle with the name.
-        open_unlinked: false,
-        ..profile
-    }
+    profile
 }
 
 mod v3 {

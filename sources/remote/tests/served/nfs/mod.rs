@@ -9,6 +9,7 @@ mod landing;
 mod listing;
 pub(crate) mod net;
 mod pages;
+mod removed;
 mod restart;
 mod secure;
 mod sparse;
