@@ -28,9 +28,30 @@ impl<T, const N: usize> Shards<T, N> {
     /// Locks the shard of `key`.
     #[inline]
     pub fn lock(&self, key: &(impl Hash + ?Sized)) -> MutexGuard<'_, T> {
+        self.shards[self.index(key)].lock()
+    }
+
+    /// Locks the shards of two keys, in an order that is the same for all callers. The second one
+    /// is `None` if it is the first.
+    pub fn lock_both(
+        &self,
+        key: &(impl Hash + ?Sized),
+        other: &(impl Hash + ?Sized),
+    ) -> (MutexGuard<'_, T>, Option<MutexGuard<'_, T>>) {
+        let (first, second) = (self.index(key), self.index(other));
+        if first < second {
+            let locked = self.shards[first].lock();
+            return (locked, Some(self.shards[second].lock()));
+        }
+        let other = (first != second).then(|| self.shards[second].lock());
+        (self.shards[first].lock(), other)
+    }
+
+    #[inline]
+    fn index(&self, key: &(impl Hash + ?Sized)) -> usize {
         // Bits that hash tables do not use: those use the low bits and the top seven.
         let hash = self.hasher.hash_one(key) >> 32;
-        self.shards[hash as usize % N].lock()
+        hash as usize % N
     }
 
     /// Returns the shards.

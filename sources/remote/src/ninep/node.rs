@@ -158,11 +158,11 @@ impl RemoteNode {
     }
 
     fn relocate(self: &Arc<Self>, location: Option<Location>, hash: u32) {
-        let places = &self.shared.places;
-        places.remove(self);
-        let old = std::mem::replace(&mut *self.place(), location);
-        self.hash.store(hash, Ordering::Relaxed);
-        places.insert(self);
+        let mut old = location;
+        self.shared.places.relocate(self, hash, || {
+            std::mem::swap(&mut *self.place(), &mut old);
+            self.hash.store(hash, Ordering::Relaxed);
+        });
         drop(old);
     }
 

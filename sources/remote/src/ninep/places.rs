@@ -84,34 +84,54 @@ impl Places {
 
     /// Returns the `Arc` of a node. `None` means that it is being dropped.
     pub(super) fn shared(&self, node: &RemoteNode) -> Option<Arc<RemoteNode>> {
-        /// Another thread may be moving the node from one shard to another, which takes no call.
-        const TRIES: usize = 100_000;
-        for _ in 0..TRIES {
+        loop {
             let hash = node.hash();
             let shard = self.shards.lock(&hash);
             if let Some(found) = shard.find(spread(hash), is(node)) {
                 return found.upgrade();
             }
-            drop(shard);
-            std::thread::yield_now();
-        }
-        None
-    }
-
-    /// Removes a node that is dropped or moved.
-    pub(super) fn remove(&self, node: &RemoteNode) {
-        let mut later = DroppedLater::new();
-        let hash = node.hash();
-        let mut shard = self.shards.lock(&hash);
-        if let Ok(entry) = shard.find_entry(spread(hash), is(node)) {
-            entry.remove();
-            let (len, capacity) = (shard.len(), shard.capacity());
-            if capacity >= Places::MIN_SHRINK && len <= capacity / 4 {
-                prepare_rehash(&mut shard, &mut later);
-                shard.shrink_to(len * 2, rehash);
+            // Otherwise another thread has moved the node to another shard meanwhile.
+            if node.hash() == hash {
+                return None;
             }
         }
+    }
+
+    /// Moves a node to the place with this hash. `update` sets the node's hash and location.
+    pub(super) fn relocate(&self, node: &Arc<RemoteNode>, hash: u32, update: impl FnOnce()) {
+        let mut later = DroppedLater::new();
+        loop {
+            let old = node.hash();
+            // Both at once: the node is in the shard of its hash at all times.
+            let (mut from, mut to) = self.shards.lock_both(&old, &hash);
+            if node.hash() != old {
+                continue;
+            }
+            remove(&mut from, node, &mut later);
+            update();
+            insert(to.as_mut().unwrap_or(&mut from), node, &mut later);
+            return;
+        }
+    }
+
+    /// Removes a node that is dropped.
+    pub(super) fn remove(&self, node: &RemoteNode) {
+        let mut later = DroppedLater::new();
+        let mut shard = self.shards.lock(&node.hash());
+        remove(&mut shard, node, &mut later);
         drop(shard);
+    }
+}
+
+fn remove(shard: &mut HashTable<Weak<RemoteNode>>, node: &RemoteNode, later: &mut DroppedLater) {
+    let Ok(entry) = shard.find_entry(spread(node.hash()), is(node)) else {
+        return;
+    };
+    entry.remove();
+    let (len, capacity) = (shard.len(), shard.capacity());
+    if capacity >= Places::MIN_SHRINK && len <= capacity / 4 {
+        prepare_rehash(shard, later);
+        shard.shrink_to(len * 2, rehash);
     }
 }
 
