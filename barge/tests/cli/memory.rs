@@ -221,13 +221,81 @@ impl Drop for EndOnDrop<'_> {
 
 /// Makes `count` files in directories of a thousand.
 fn make_files(dir: &Path, count: u32) {
+    make_named_files(dir, "file", count);
+}
+
+/// Makes `count` files whose names begin with `prefix` in directories of a thousand.
+fn make_named_files(dir: &Path, prefix: &str, count: u32) {
     for number in 0..count {
         let dir = dir.join(format!("{}", number / 1000));
         if number % 1000 == 0 {
             fs::create_dir(&dir).expect("created");
         }
-        fs::write(dir.join(format!("file{number}")), "").expect("written");
+        fs::File::create(dir.join(format!("{prefix}{number}"))).expect("created");
     }
+}
+
+/// Makes the kernel look up all files below `dir`.
+fn du(dir: &Path) {
+    let mut du = Command::new("du");
+    let du = du.arg("-s").arg(dir).stdout(Stdio::null()).status();
+    assert!(du.expect("runs").success());
+}
+
+#[test]
+fn a_file_that_the_kernel_knows_takes_little_memory_of_a_mount() {
+    if !may_mount() {
+        return eprintln!("skipped: it takes FUSE");
+    }
+    /// Those whose memory is counted, after as many that fill what a mount keeps for any files, such
+    /// as 8,192 idle fids.
+    const FILES: u32 = 24_000;
+    let temp = tempfile::tempdir().expect("a directory");
+    let [tree, at] = ["tree", "at"].map(|name| temp.path().join(name));
+    // Names of up to 15 bytes have no memory of their own in a node.
+    let dirs = [
+        ("first", "file", FILES),
+        ("short", "file", FILES),
+        ("long", "a name of many files ", FILES),
+    ];
+    for dir in [&tree, &at] {
+        fs::create_dir(dir).expect("created");
+    }
+    for (dir, prefix, count) in dirs {
+        fs::create_dir(tree.join(dir)).expect("created");
+        make_named_files(&tree.join(dir), prefix, count);
+    }
+    let socket = |name: &str| temp.path().join(name).display().to_string();
+    let mut command = Command::new(BARGE);
+    command
+        .args(["serve", "--9p", &format!("unix:{}", socket("9p"))])
+        .args(["--nfs", &format!("unix:{}", socket("nfs"))])
+        .arg(&tree);
+    let _server = ServerProcess::run(command);
+    let nfs = |version| format!("nfs+unix:{}?vers={version}", socket("nfs"));
+    // v4.0 opens files by their names and keeps those, too.
+    let kinds = [
+        (format!("9p+unix:{}", socket("9p")), FILE_BYTES),
+        (nfs("3"), FILE_BYTES),
+        (nfs("4.0"), 256),
+        (nfs("4.2"), FILE_BYTES),
+    ];
+    let mut over = Vec::new();
+    for (url, most) in &kinds {
+        for dir in ["short", "long"] {
+            let mounted = Mounted::new(&[url], &at);
+            du(&at.join("first"));
+            let before = anonymous_kib(mounted.serving_id());
+            du(&at.join(dir));
+            let grown = anonymous_kib(mounted.serving_id()) - before;
+            let bytes = (grown << 10) / u64::from(FILES);
+            eprintln!("{url}, {dir} names: {bytes} bytes each");
+            if bytes > *most {
+                over.push(format!("{url}, {dir} names: {bytes} bytes"));
+            }
+        }
+    }
+    assert!(over.is_empty(), "{over:?}");
 }
 
 #[test]

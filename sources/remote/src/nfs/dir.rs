@@ -33,7 +33,7 @@ impl Listing {
         let plus = plus == ReaddirMode::Entries;
         loop {
             let list = List {
-                handle: &node.handle,
+                handle: node.handle(),
                 cookie: at,
                 // A listing from the start has no verifier.
                 verifier: if at == 0 { [0; 8] } else { *self.verifier() },
@@ -87,7 +87,8 @@ fn listed_entry<V: ProtocolVersion>(dir: &NfsNode<V>, listed: &ListedEntry<'_>) 
     let (handle, attr) = (listed.handle.as_ref()?, listed.attr?);
     let handle = handle[..].into();
     let found = Found { handle, attr };
-    Some(dir.child_entry(listed.name, found))
+    let name = Name::new(listed.name).ok()?;
+    Some(dir.child_entry(name, found))
 }
 
 fn find<V: ProtocolVersion>(

@@ -75,7 +75,7 @@ impl<V: ProtocolVersion> NfsFile<V> {
     /// Returns the open state, or `EISDIR` for a directory.
     fn opened(&self) -> Result<Open<'_, V>> {
         Ok(Open {
-            handle: &self.node.handle,
+            handle: self.node.handle(),
             state: self.open.as_deref().ok_or(Errno::EISDIR)?,
         })
     }
@@ -102,7 +102,7 @@ impl<V: ProtocolVersion> NfsFile<V> {
             Err(errno) => return (0, Err(errno)),
         };
         let shared = &self.node.shared;
-        let change = match shared.change(cx, &self.node.handle) {
+        let change = match shared.change(cx, self.node.handle()) {
             Ok(change) => change,
             Err(errno) => return (0, Err(errno)),
         };
@@ -268,7 +268,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
             self.write_long(cx, offset + behind as u64, piece)
         });
         drop(appending);
-        self.node.shared.commit_early(cx, &self.node.handle);
+        self.node.shared.commit_early(cx, self.node.handle());
         done
     }
 
@@ -289,7 +289,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
     /// Directory changes are durable when the server replies.
     fn fsync(&self, cx: &Cx<'_>, _datasync: bool) -> Result<()> {
         cx.check_may_block()?;
-        self.node.shared.commit(cx, &self.node.handle)
+        self.node.shared.commit(cx, self.node.handle())
     }
 
     /// The client buffers no writes.
@@ -308,7 +308,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
             return Err(Errno::EINVAL);
         }
         cx.check_may_block()?;
-        let change = self.node.shared.change(cx, &self.node.handle)?;
+        let change = self.node.shared.change(cx, self.node.handle())?;
         self.version().allocate(cx, open, offset, len, hole)?;
         if hole {
             change.replaced(offset, offset.saturating_add(len));
@@ -391,7 +391,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
         if len == 0 {
             return Ok(0);
         }
-        let change = to.node.shared.change(cx, &to.node.handle)?;
+        let change = to.node.shared.change(cx, to.node.handle())?;
         let copied = self
             .version()
             .copy(cx, from, offset, into, to_offset, len, how)?;

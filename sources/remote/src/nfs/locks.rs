@@ -33,7 +33,7 @@ impl<V: ProtocolVersion> Lockable for NfsNode<V> {
         lock: &LockRange,
         state: HostLock,
     ) -> Result<()> {
-        let handle = &self.handle;
+        let handle = self.handle();
         let open = Open {
             handle,
             state: open.as_ref(),
@@ -48,7 +48,7 @@ impl<V: ProtocolVersion> Lockable for NfsNode<V> {
         lock: &LockRange,
         kind: LockKind,
     ) -> Result<Option<ForeignLock>> {
-        let handle = &self.handle;
+        let handle = self.handle();
         let open = Open {
             handle,
             state: open.as_ref(),

@@ -17,6 +17,7 @@ mod dir;
 mod direct;
 mod file;
 mod fs;
+mod handle;
 mod hidden;
 mod locks;
 mod mount;

@@ -30,7 +30,7 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
     }
 
     fn handle(&self, _cx: &Cx<'_>) -> Result<vfs::Handle> {
-        vfs::Handle::new(&self.handle).map_err(|_| Errno::EOPNOTSUPP)
+        vfs::Handle::new(self.handle()).map_err(|_| Errno::EOPNOTSUPP)
     }
 
     fn attr(&self, cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
@@ -47,15 +47,14 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
         cx.check_may_block()?;
-        self.shared.version.statfs(cx, &self.handle)
+        self.shared.version.statfs(cx, self.handle())
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         may_open(self.kind, flags)?;
         cx.check_may_block()?;
-        let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
         vfs::open_by_owner(self, cx, flags, |cx, flags| {
-            NfsFile::open(node.clone(), cx, flags)
+            NfsFile::open(self.duplicate(), cx, flags)
         })
     }
 
@@ -64,7 +63,7 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
             return Err(Errno::EINVAL);
         }
         cx.check_may_block()?;
-        self.shared.version.readlink(cx, &self.handle)
+        self.shared.version.readlink(cx, self.handle())
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
@@ -77,10 +76,10 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         // Directories above the export's root are not part of this tree.
         if self.id == self.shared.root {
             let attr = self.attr(cx, AttrMask::STAT)?;
-            let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
+            let node = self.duplicate();
             return Ok(Entry { node, attr });
         }
-        let found = self.shared.version.lookup(cx, &self.handle, None)?;
+        let found = self.shared.version.lookup(cx, self.handle(), None)?;
         let node = NfsNode::new(&self.shared, &found, None);
         let attr = found.attr;
         Ok(Entry { node, attr })
@@ -95,14 +94,13 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
     ) -> Result<(Entry, Arc<dyn File>)> {
         self.check_directory()?;
         cx.check_may_block()?;
-        let name = name.bytes();
         let version = &self.shared.version;
-        let (found, open) = version.create(cx, &self.handle, name, flags, permission_bits(mode))?;
+        let (dir, bits) = (self.handle(), permission_bits(mode));
+        let (found, open) = version.create(cx, dir, name.bytes(), flags, bits)?;
         if flags.contains(OpenFlags::TRUNC) {
             self.shared.change(cx, &found.handle)?.replaced(0, u64::MAX);
         }
-        let location = (self.handle.clone(), name.into());
-        let node = NfsNode::new(&self.shared, &found, Some(location));
+        let node = NfsNode::new(&self.shared, &found, Some((self, name)));
         let guard = OpenGuard::new(&self.shared, node.id);
         let file = NfsFile::new(node.clone(), flags, Some((open, guard)));
         let attr = found.attr;
@@ -115,9 +113,9 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
             check_target(target)?;
         }
         cx.check_may_block()?;
-        let name = name.bytes();
         let version = &self.shared.version;
-        let found = version.make(cx, &self.handle, name, what, permission_bits(mode))?;
+        let (dir, bits) = (self.handle(), permission_bits(mode));
+        let found = version.make(cx, dir, name.bytes(), what, bits)?;
         Ok(self.child_entry(name, found))
     }
 
@@ -137,14 +135,13 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         if self.shared.open_files.has_hidden(target.id) && target.get_attr(cx)?.nlink == 0 {
             return Err(Errno::ENOENT);
         }
-        let name = name.bytes();
         let version = &self.shared.version;
-        let attr = match version.link(cx, &target.handle, &self.handle, name) {
+        let attr = match version.link(cx, target.handle(), self.handle(), name.bytes()) {
             // Linux's error for a link to a directory.
             Err(Errno::EISDIR) => return Err(Errno::EPERM),
             attr => attr?,
         };
-        let handle = target.handle.clone();
+        let handle = target.handle().clone();
         Ok(self.child_entry(name, Found { handle, attr }))
     }
 
@@ -152,9 +149,9 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         self.check_directory()?;
         cx.check_may_block()?;
         if dir {
-            return self.shared.rmdir(cx, &self.handle, name.bytes());
+            return self.shared.rmdir(cx, self.handle(), name.bytes());
         }
-        self.shared.unlink(cx, &self.handle, name.bytes())
+        self.shared.unlink(cx, self.handle(), name.bytes())
     }
 
     fn rename(
@@ -173,8 +170,8 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         }
         cx.check_may_block()?;
         let version = &self.shared.version;
-        let from = (&self.handle, name.bytes());
-        let to = (&to.handle, to_name.bytes());
+        let from = (self.handle(), name.bytes());
+        let to = (to.handle(), to_name.bytes());
         match self.shared.replace(cx, from, to) {
             // NFS has one status for several errors (RFC 8881 section 18.26).
             Err(Errno::EEXIST) => {
@@ -193,12 +190,12 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
         cx.check_may_block()?;
-        self.shared.version.xattr(cx, &self.handle, name)
+        self.shared.version.xattr(cx, self.handle(), name)
     }
 
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         cx.check_may_block()?;
-        self.shared.version.xattrs(cx, &self.handle)
+        self.shared.version.xattrs(cx, self.handle())
     }
 
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
@@ -208,13 +205,13 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         }
         cx.check_may_block()?;
         let version = &self.shared.version;
-        version.set_xattr(cx, &self.handle, name, value, flags)
+        version.set_xattr(cx, self.handle(), name, value, flags)
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         check_name(name)?;
         cx.check_may_block()?;
-        self.shared.version.remove_xattr(cx, &self.handle, name)
+        self.shared.version.remove_xattr(cx, self.handle(), name)
     }
 
     fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {

@@ -1,5 +1,7 @@
 //! The interface between the file-system traits and a version of NFS.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ::nfs::client::{DirPage, Limits, ListedEntry, NodeInfo, Stable, Written};
@@ -9,8 +11,7 @@ use vfs::{
     SetAttr, Sink, StatFs, Whence, XattrFlags,
 };
 
-/// A file handle.
-pub(super) type Handle = Arc<[u8]>;
+pub(super) use super::handle::Handle;
 
 /// A node's handle and attributes.
 #[derive(Clone)]
@@ -27,8 +28,22 @@ pub(super) struct Target<'a> {
     pub(super) directory: bool,
     /// Whether the open must be exclusive to this caller, as locks belong to it.
     pub(super) exclusive: bool,
-    /// The directory and name it was found at.
+    /// The directory and name it was found at, for a version that [opens by
+    /// name](ProtocolVersion::opens_by_name).
     pub(super) location: Option<(&'a Handle, &'a [u8])>,
+    pub(super) place: Option<Place>,
+}
+
+/// A number for the directory and name that a node was found at. Two places may have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(NonZeroU32);
+
+impl Place {
+    pub(super) fn new(dir: &Handle, name: &[u8]) -> Place {
+        let mut hasher = DefaultHasher::new();
+        (dir, name).hash(&mut hasher);
+        Place(NonZeroU32::new(hasher.finish() as u32).unwrap_or(NonZeroU32::MIN))
+    }
 }
 
 /// An open file to operate on.
@@ -124,6 +139,11 @@ pub(super) trait ProtocolVersion: Send + Sync + Sized + 'static {
 
     /// Returns whether the server has promised to keep the file of an open without a name.
     fn preserves_unlinked(&self, _: &Self::Open) -> bool {
+        false
+    }
+
+    /// Returns whether files are opened by the names that they were found at.
+    fn opens_by_name(&self) -> bool {
         false
     }
 

@@ -12,15 +12,15 @@ use parking_lot::{Mutex, MutexGuard};
 use vfs::{Caller, OpenFlags};
 
 use super::open_state::OpenState;
-use crate::nfs::version::{Handle, Target};
+use crate::nfs::version::{Handle, Place, Target};
 
 /// A delegation.
 pub(super) struct Delegation {
     pub(super) state: StateId,
     pub(super) is_usable: bool,
     pub(super) open: Arc<OpenState>,
-    /// The directory and name the file was found at.
-    pub(super) location: Option<(Handle, Box<[u8]>)>,
+    /// Where the file was found.
+    pub(super) place: Option<Place>,
     /// The time of its last use, in the table's count.
     used: u64,
     /// Whether it was used since the last check.
@@ -38,9 +38,7 @@ impl Delegation {
             state: granted.state,
             is_usable: granted.is_useful,
             open: opening.clone(),
-            location: target
-                .location
-                .map(|(dir, name)| (dir.clone(), name.into())),
+            place: target.place,
             used: 0,
             recently_used: true,
         }

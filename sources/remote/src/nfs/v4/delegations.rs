@@ -15,7 +15,7 @@ use vfs::Cx;
 
 use super::core::Core;
 use super::delegation_table::Delegation;
-use crate::nfs::version::Handle;
+use crate::nfs::version::{Handle, Place};
 
 impl Core {
     /// Returns whether opens may come with delegations.
@@ -43,10 +43,9 @@ impl Core {
 
     /// Gives back the delegation of a file before this client removes or renames its name.
     pub(super) fn return_name_delegation(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) {
-        let taken = self.delegations.take_if(|one| {
-            let location = one.location.as_ref();
-            location.is_some_and(|location| location.0 == *dir && *location.1 == *name)
-        });
+        // One of another file with the same number may be given back as well.
+        let place = Some(Place::new(dir, name));
+        let taken = self.delegations.take_if(|one| one.place == place);
         self.return_delegations(cx, taken);
     }
 

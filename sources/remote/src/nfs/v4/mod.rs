@@ -232,6 +232,10 @@ impl ProtocolVersion for V4 {
             .call_stateless(cx, operations, |page| pass_entries(page, list, each))?
     }
 
+    fn opens_by_name(&self) -> bool {
+        self.core.minor == 0
+    }
+
     fn preserves_unlinked(&self, open: &OpenState) -> bool {
         open.preserves_unlinked
     }
