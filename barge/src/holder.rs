@@ -58,6 +58,8 @@ enum MountRequest {
     Mount { read_only: bool },
     /// Asks for a descriptor to serve.
     Descriptor,
+    /// Asks for the file with the name of the mount as a client.
+    ClientFile,
     /// Asks for the socket of the status page.
     Listener,
     /// The mount is served.
@@ -118,6 +120,11 @@ pub(crate) trait HeldMount {
     /// Returns the name of the mount as a client of its server, which all processes that serve it
     /// have one after another, if it is one.
     fn client_owner(&self) -> Option<&ClientOwner> {
+        None
+    }
+
+    /// Returns the file that begins with that name and a newline, if there is one.
+    fn client_file(&self) -> Option<io::Result<OwnedFd>> {
         None
     }
 
@@ -758,6 +765,10 @@ impl State {
                 thread.spawn(relay)?;
                 Ok((Reply::Descriptor, Some(there)))
             }
+            MountRequest::ClientFile => {
+                let file = mount.client_file().ok_or(io::ErrorKind::NotFound)??;
+                Ok((Reply::Descriptor, Some(file)))
+            }
             MountRequest::Listener => {
                 let listener = mount.listener().ok_or(io::ErrorKind::NotFound)?;
                 let addr = listener.addr().to_string();
@@ -810,6 +821,11 @@ impl Holder {
     pub(crate) fn client_owner(&self) -> Result<Option<ClientOwner>, Failure> {
         let owner = self.options.client_owner.as_deref();
         owner.map(str::parse).transpose().map_err(Failure::new)
+    }
+
+    /// Returns the file that begins with that name and a newline, if there is one.
+    pub(crate) fn client_file(&self) -> Option<OwnedFd> {
+        self.ask_for_descriptor(MountRequest::ClientFile).ok()
     }
 
     /// Returns the socket for requests.

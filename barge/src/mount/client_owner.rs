@@ -6,6 +6,9 @@
 //! for the next mount in the same place: below /run or, of an ordinary user, `$XDG_RUNTIME_DIR`, in
 //! a file for each server, user and mount point. A lock on the file lets one mount at a time have
 //! it. Any other mount, and one without such a directory, has a name of its own.
+//!
+//! The rest of the file is a [`HiddenLog`](remote::nfs::HiddenLog): what this mount would leave on
+//! the server if it ended without a word.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -35,14 +38,14 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct MountedClient {
     pub(super) owner: ClientOwner,
     /// The file with the name, which is locked.
-    _file: Option<File>,
+    pub(super) file: Option<File>,
 }
 
 /// Returns the name of the mount of `url` on `dir`.
 pub(super) fn claim(url: &Url, dir: &Path) -> MountedClient {
     let fresh = || MountedClient {
         owner: ClientOwner::random(),
-        _file: None,
+        file: None,
     };
     // Other protocols release the locks of a client when its connection ends.
     let (Url::Nfs(server), Some(parent)) = (url, runtime_dir()) else {
@@ -111,21 +114,26 @@ fn claim_in(parent: &Path, place: &Place<'_>) -> Result<Option<MountedClient>, S
     let Some(mut file) = open_locked(&dir, &name).map_err(failed)? else {
         return Ok(None);
     };
-    let mut text = String::new();
+    let mut text = Vec::new();
     let read = (&mut file)
         .take(ClientOwner::MAX_LEN as u64 + 1)
-        .read_to_string(&mut text);
-    let stored = read.ok().and_then(|_| text.trim_end().parse().ok());
+        .read_to_end(&mut text);
+    let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let stored = str::from_utf8(line).ok().and_then(|line| line.parse().ok());
+    let stored = stored.filter(|_| read.is_ok());
+    let kept = if stored.is_some() {
+        Ok(())
+    } else {
+        file.set_len(0)
+    };
     let owner = stored.unwrap_or_else(ClientOwner::random);
     // Also sets the file's time.
-    let stored = file
-        .seek(SeekFrom::Start(0))
-        .and_then(|_| file.set_len(0))
-        .and_then(|()| writeln!(file, "{owner}"));
-    stored.map_err(failed)?;
+    kept.and_then(|()| file.seek(SeekFrom::Start(0)))
+        .and_then(|_| writeln!(file, "{owner}"))
+        .map_err(failed)?;
     Ok(Some(MountedClient {
         owner,
-        _file: Some(file),
+        file: Some(file),
     }))
 }
 
@@ -223,6 +231,21 @@ mod tests {
             let stored = std::fs::read_to_string(&file).expect("read");
             assert_eq!(stored, format!("{}\n", next.owner));
         }
+    }
+
+    #[test]
+    fn the_rest_of_a_file_is_kept_with_the_name() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut first = claim(dir.path(), "h:1", "/mnt").expect("a name");
+        let file = first.file.as_mut().expect("a file");
+        file.write_all(b"rest").expect("written");
+        let owner = first.owner.clone();
+        drop(first);
+        let next = claim(dir.path(), "h:1", "/mnt").expect("a name");
+        assert_eq!(next.owner, owner);
+        let path = dir.path().join(DIR).join(place("h:1", "/mnt").file_name());
+        let stored = std::fs::read_to_string(path).expect("read");
+        assert_eq!(stored, format!("{owner}\nrest"));
     }
 
     #[test]

@@ -346,6 +346,11 @@ impl HeldMount for FuseMount<'_> {
         self.client.as_ref().map(|client| &client.owner)
     }
 
+    fn client_file(&self) -> Option<io::Result<OwnedFd>> {
+        let file = self.client.as_ref()?.file.as_ref()?;
+        Some(file.try_clone().map(OwnedFd::from))
+    }
+
     fn abort(&self) {
         if let Some(mount) = &self.mount
             && let Err(error) = mount.abort()

@@ -68,6 +68,11 @@ pub(super) fn serve(
     {
         *owner = holder.client_owner()?;
     }
+    if let Source::Tree(sources::Source::Remote(url)) = &mut options.source
+        && let remote::Url::Nfs(url) = &mut **url
+    {
+        record_hidden_names(&mut url.options, holder);
+    }
     let limit = shutdown_timeout(&options.source);
     let records = takeover::records(args, &options, holder)?;
     let source = options.source.open(hostdir::Options {
@@ -229,6 +234,20 @@ pub(super) fn serve(
     }
     trace.map_or(Ok(()), |trace| trace.finish())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes an NFS mount write the hidden names of removed files to the file of its name, if there is
+/// one.
+fn record_hidden_names(options: &mut remote::nfs::Options, holder: &Holder) {
+    let Some(owner) = &options.client_owner else {
+        return;
+    };
+    let log = holder.client_file().map(|file| {
+        // After a newline.
+        let start = owner.as_str().len() as u64 + 1;
+        remote::nfs::HiddenLog::new(file.into(), start)
+    });
+    options.hidden_log = log.and_then(std::io::Result::ok);
 }
 
 /// Starts the export to an OpenTelemetry collector, to which `holder` connects.

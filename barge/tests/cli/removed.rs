@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use crate::interrupts::{KINDS, Tree};
-use crate::mount::may_mount;
+use crate::mount::{Mounted, may_mount, unmount};
 use crate::served::wait_until;
 
 /// Writes through an open file whose name is gone, and reads it back.
@@ -51,6 +51,32 @@ fn open_files_outlast_their_removal_and_replacement_on_each_mount() {
         fs::remove_dir(at.join("dir")).expect("removed");
         drop((temporary, old));
         wait_until("the files are gone", || names(&tree.share()) == ["table"]);
+    }
+}
+
+#[test]
+fn a_mount_removes_the_hidden_files_of_one_that_was_killed() {
+    let dir = Path::new("/run");
+    if !may_mount() || !rustix::process::geteuid().is_root() || !dir.is_dir() {
+        return eprintln!("skipped: it takes FUSE, and root, whose mounts are recorded in /run");
+    }
+    for kind in ["nfs3", "nfs4.2"] {
+        let mut source = String::new();
+        let tree = Tree::with(kind, |url, at| {
+            url.clone_into(&mut source);
+            Mounted::new(&[url], at)
+        });
+        let file = fs::File::create(tree.at().join("file")).expect("made");
+        fs::remove_file(tree.at().join("file")).expect("removed");
+        assert!(names(&tree.share())[0].starts_with(".nfs"), "{kind}");
+        tree.mounted.kill();
+        let serving = "the process that serves has ended";
+        wait_until(serving, || fs::metadata(tree.at()).is_err());
+        drop(file);
+        unmount(&tree.at());
+        assert_eq!(names(&tree.share()).len(), 1, "{kind}");
+        let _next = Mounted::new(&[&source], &tree.at());
+        wait_until("the file is gone", || names(&tree.share()).is_empty());
     }
 }
 

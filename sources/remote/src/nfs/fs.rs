@@ -7,6 +7,7 @@ use vfs::{Capabilities, Cx, Errno, FileSystem, Node, Result};
 
 use super::commit::Committer;
 use super::node::NfsNode;
+use super::options::Options;
 use super::shared::Shared;
 use super::uncommitted::Limits;
 use super::version::{Found, ProtocolVersion};
@@ -19,8 +20,11 @@ pub(super) struct RemoteNfs<V: ProtocolVersion> {
 }
 
 impl<V: ProtocolVersion> RemoteNfs<V> {
-    pub(super) fn new(version: V, root: Found, limits: Limits) -> Result<Arc<RemoteNfs<V>>> {
-        let shared = Shared::new(version, root.attr.id, limits);
+    pub(super) fn new(version: V, root: Found, options: &Options) -> Result<Arc<RemoteNfs<V>>> {
+        let limits = Limits::of_total(options.uncommitted);
+        let log = options.hidden_log.clone();
+        let shared = Shared::new(version, root.attr.id, limits, log);
+        shared.remove_left_names();
         let root = NfsNode::new(&shared, &root, None);
         Ok(Arc::new(RemoteNfs {
             _committer: Committer::start(&shared)?,

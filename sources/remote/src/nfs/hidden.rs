@@ -9,17 +9,20 @@
 //! and its directory is not empty. A removal of the directory waits a moment for closes that are on
 //! their way: the kernel does not wait for those of FUSE.
 //!
+//! With a [`HiddenLog`], the next mount removes what one leaves that ends without a word.
+//!
 //! Lock order: the turn of an object, which is kept across requests; then the table, which is not.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use concurrency::Shards;
 use parking_lot::{Condvar, Mutex};
 use vfs::{Attr, Call, Caller, Cx, Errno, Kind, NodeId, Result};
 
+use super::hidden_log::HiddenLog;
 use super::shared::Shared;
 use super::version::{Found, Handle, ProtocolVersion};
 use crate::client_owner::random;
@@ -41,18 +44,21 @@ pub(super) struct OpenFiles {
     table: Mutex<Table>,
     /// The number of open files in the table.
     count: AtomicUsize,
+    /// Whether there are hidden names.
+    has_names: AtomicBool,
     /// Is notified when a hidden name is gone.
     removed: Condvar,
     /// One removal at a time for each object: the second one of two must not take the last name.
     turns: Shards<(), 64>,
     sender: DeferredSender,
+    log: Option<HiddenLog>,
 }
 
 #[derive(Default)]
 struct Table {
     files: HashMap<NodeId, OpenFile>,
     /// All hidden names: those of open files, and those to be removed.
-    names: HashMap<Box<[u8]>, Handle>,
+    names: HashMap<Box<[u8]>, Arc<HiddenName>>,
     /// The names to be removed.
     due: Vec<Arc<HiddenName>>,
 }
@@ -65,17 +71,17 @@ struct OpenFile {
 }
 
 /// A hidden name of an object.
-struct HiddenName {
+pub(super) struct HiddenName {
     object: NodeId,
-    dir: Handle,
-    name: Box<[u8]>,
+    pub(super) dir: Handle,
+    pub(super) name: Box<[u8]>,
     /// The caller that has removed the file, and as whom the hidden name is removed.
-    caller: Caller,
+    pub(super) caller: Caller,
 }
 
 impl HiddenName {
     /// Returns a name that no other client gives to this or another file.
-    fn new(cx: &Cx<'_>, object: NodeId, dir: &Handle) -> HiddenName {
+    fn random(cx: &Cx<'_>, object: NodeId, dir: &Handle) -> HiddenName {
         HiddenName {
             object,
             dir: dir.clone(),
@@ -84,6 +90,21 @@ impl HiddenName {
                 .into(),
             caller: cx.caller.clone(),
         }
+    }
+
+    /// Returns the hidden name of an earlier mount, unless no mount makes such a name.
+    pub(super) fn parse(dir: &[u8], name: &str, caller: Caller) -> Option<HiddenName> {
+        let digits = name
+            .strip_prefix(".nfs")
+            .filter(|digits| digits.len() == 24)?;
+        let object = NodeId::from_str_radix(digits.get(..16)?, 16).ok()?;
+        u32::from_str_radix(digits.get(16..)?, 16).ok()?;
+        Some(HiddenName {
+            object,
+            dir: dir.into(),
+            name: name.as_bytes().into(),
+            caller,
+        })
     }
 }
 
@@ -137,8 +158,50 @@ impl<V: ProtocolVersion> Drop for OpenGuard<V> {
 }
 
 impl OpenFiles {
+    /// Returns an empty table, which writes hidden names to `log`.
+    pub(super) fn with_log(log: Option<HiddenLog>) -> OpenFiles {
+        OpenFiles {
+            log,
+            ..OpenFiles::default()
+        }
+    }
+
+    /// Returns a new name for an object, which is in the table and the log from now on.
+    fn hidden_name(&self, cx: &Cx<'_>, object: NodeId, dir: &Handle) -> Arc<HiddenName> {
+        let hidden = Arc::new(HiddenName::random(cx, object, dir));
+        let mut table = self.table.lock();
+        table.names.insert(hidden.name.clone(), hidden.clone());
+        self.has_names.store(true, Ordering::Relaxed);
+        if let Some(log) = &self.log {
+            log.add(&hidden, table.names.values().map(|hidden| &**hidden));
+        }
+        hidden
+    }
+
+    /// Forgets a name that the server has not or no longer.
+    fn forget(&self, hidden: &Arc<HiddenName>) {
+        let mut table = self.table.lock();
+        let is_other = |other: &Arc<HiddenName>| !Arc::ptr_eq(other, hidden);
+        table.due.retain(is_other);
+        // It may have been opened again meanwhile.
+        if let Some(file) = table.files.get_mut(&hidden.object) {
+            file.hidden.retain(is_other);
+        }
+        table.names.remove(&hidden.name);
+        if table.names.is_empty() {
+            self.has_names.store(false, Ordering::Relaxed);
+            self.log.iter().for_each(HiddenLog::clear);
+        }
+        drop(table);
+        self.removed.notify_all();
+    }
+
     fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
+    }
+
+    fn has_names(&self) -> bool {
+        self.has_names.load(Ordering::Relaxed)
     }
 
     fn is_open(&self, object: NodeId) -> bool {
@@ -147,6 +210,9 @@ impl OpenFiles {
 
     /// Returns whether an open object has hidden names.
     pub(super) fn has_hidden(&self, object: NodeId) -> bool {
+        if !self.has_names() {
+            return false;
+        }
         let table = self.table.lock();
         let file = table.files.get(&object);
         file.is_some_and(|file| !file.hidden.is_empty())
@@ -154,15 +220,18 @@ impl OpenFiles {
 
     /// Returns `EBUSY` for a hidden name.
     fn check_not_hidden(&self, dir: &Handle, name: &[u8]) -> Result<()> {
-        if name.starts_with(PREFIX) && self.table.lock().names.get(name) == Some(dir) {
-            return Err(Errno::EBUSY);
+        if !name.starts_with(PREFIX) {
+            return Ok(());
         }
-        Ok(())
+        match self.table.lock().names.get(name) {
+            Some(hidden) if hidden.dir == *dir => Err(Errno::EBUSY),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the attributes of an object without its hidden names.
     pub(super) fn without_hidden(&self, mut attr: Attr) -> Attr {
-        if !self.is_empty() && attr.kind == Kind::File {
+        if self.has_names() && attr.kind == Kind::File {
             let table = self.table.lock();
             let hidden = table
                 .files
@@ -173,11 +242,12 @@ impl OpenFiles {
         attr
     }
 
-    /// Waits until a directory has no hidden names. Returns false if it still has some after a while.
+    /// Waits until a directory has no hidden names. Returns false if it still has some after
+    /// [`CLOSE_TIME`].
     fn await_removals(&self, dir: &Handle) -> bool {
         let until = Instant::now() + CLOSE_TIME;
         let mut table = self.table.lock();
-        let has_hidden = |table: &Table| table.names.values().any(|of| of == dir);
+        let has_hidden = |table: &Table| table.names.values().any(|hidden| hidden.dir == *dir);
         while has_hidden(&table) {
             if self.removed.wait_until(&mut table, until).timed_out() {
                 return !has_hidden(&table);
@@ -195,6 +265,24 @@ impl OpenFiles {
 }
 
 impl<V: ProtocolVersion> Shared<V> {
+    /// Removes the hidden names that an earlier mount has left.
+    pub(super) fn remove_left_names(&self) {
+        let left = self.open_files.log.iter().flat_map(HiddenLog::read);
+        let left: Vec<_> = left.map(Arc::new).collect();
+        if left.is_empty() {
+            return;
+        }
+        let mut table = self.open_files.table.lock();
+        let names = left
+            .iter()
+            .map(|hidden| (hidden.name.clone(), hidden.clone()));
+        table.names.extend(names);
+        self.open_files.has_names.store(true, Ordering::Relaxed);
+        table.due.extend(left);
+        drop(table);
+        self.open_files.sender.arm(&self.this);
+    }
+
     /// Removes the name of an object that is not a directory.
     pub(super) fn unlink(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) -> Result<()> {
         self.open_files.check_not_hidden(dir, name)?;
@@ -205,15 +293,15 @@ impl<V: ProtocolVersion> Shared<V> {
         if self.has_another_name(cx, &found)? {
             return self.version.remove(cx, dir, name, false);
         }
-        let hidden = HiddenName::new(cx, found.attr.id, dir);
-        self.version.rename(cx, (dir, name), (dir, &hidden.name))?;
-        self.add_hidden(hidden);
-        Ok(())
+        let hidden = self.open_files.hidden_name(cx, found.attr.id, dir);
+        let renamed = self.version.rename(cx, (dir, name), (dir, &hidden.name));
+        self.settle(hidden, may_be_done(renamed));
+        renamed
     }
 
     /// Removes a directory.
     pub(super) fn rmdir(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) -> Result<()> {
-        let has_hidden = !self.open_files.table.lock().names.is_empty();
+        let has_hidden = self.open_files.has_names();
         let removed = self.version.remove(cx, dir, name, true);
         let has_entries = matches!(removed, Err(Errno::ENOTEMPTY | Errno::EEXIST));
         if !has_entries || !has_hidden {
@@ -242,42 +330,46 @@ impl<V: ProtocolVersion> Shared<V> {
         if self.has_another_name(cx, &target)? {
             return self.version.rename(cx, from, to);
         }
-        let hidden = HiddenName::new(cx, target.attr.id, to.0);
-        // With a link, the new name exists at all times.
-        if self
-            .version
-            .link(cx, &target.handle, to.0, &hidden.name)
-            .is_err()
-        {
-            return self.move_and_replace(cx, from, to, hidden);
-        }
-        let renamed = self.version.rename(cx, from, to);
-        if renamed.is_ok() {
-            self.add_hidden(hidden);
-        } else {
-            let _ = self.version.remove(cx, to.0, &hidden.name, false);
-        }
+        let hidden = self.open_files.hidden_name(cx, target.attr.id, to.0);
+        let (renamed, is_hidden) = self.hide_and_rename(cx, &target.handle, from, to, &hidden);
+        self.settle(hidden, is_hidden);
         renamed
     }
 
-    /// Replaces an open file on a server without hard links, after hiding it by a rename.
-    fn move_and_replace(
+    /// Gives a file its hidden name, and renames another one to its name. Returns whether it may
+    /// have the hidden name.
+    fn hide_and_rename(
         &self,
         cx: &Cx<'_>,
+        file: &Handle,
         from: (&Handle, &[u8]),
         to: (&Handle, &[u8]),
-        hidden: HiddenName,
-    ) -> Result<()> {
+        hidden: &HiddenName,
+    ) -> (Result<()>, bool) {
         let version = &self.version;
-        if version.lookup(cx, from.0, Some(from.1))?.attr.id == hidden.object {
-            return version.rename(cx, from, to);
+        let hidden_at = (to.0, &*hidden.name);
+        // With a link, the new name exists at all times.
+        if version.link(cx, file, to.0, &hidden.name).is_ok() {
+            let renamed = version.rename(cx, from, to);
+            let is_hidden =
+                may_be_done(renamed) || version.remove(cx, to.0, &hidden.name, false).is_err();
+            return (renamed, is_hidden);
         }
-        version.rename(cx, to, (to.0, &hidden.name))?;
+        // The server has no hard links.
+        match version.lookup(cx, from.0, Some(from.1)) {
+            Err(errno) => return (Err(errno), false),
+            Ok(source) if source.attr.id == hidden.object => {
+                return (version.rename(cx, from, to), false);
+            }
+            Ok(_) => {}
+        }
+        let moved = version.rename(cx, to, hidden_at);
+        if moved.is_err() {
+            return (moved, may_be_done(moved));
+        }
         let renamed = version.rename(cx, from, to);
-        if renamed.is_ok() || version.rename(cx, (to.0, &hidden.name), to).is_err() {
-            self.add_hidden(hidden);
-        }
-        renamed
+        let is_hidden = may_be_done(renamed) || version.rename(cx, hidden_at, to).is_err();
+        (renamed, is_hidden)
     }
 
     /// Returns the regular file at a name, if this client has it open.
@@ -296,13 +388,13 @@ impl<V: ProtocolVersion> Shared<V> {
         Ok(found.attr.nlink > 1 && self.version.attr(cx, &found.handle)?.nlink > 1)
     }
 
-    /// Records a name that was given to an open file.
-    fn add_hidden(&self, hidden: HiddenName) {
+    /// Records whether a name was given to an open file.
+    fn settle(&self, hidden: Arc<HiddenName>, is_hidden: bool) {
+        if !is_hidden {
+            return self.open_files.forget(&hidden);
+        }
         let mut table = self.open_files.table.lock();
-        let (name, dir) = (hidden.name.clone(), hidden.dir.clone());
-        table.names.insert(name, dir);
-        let (object, hidden) = (hidden.object, Arc::new(hidden));
-        match table.files.get_mut(&object) {
+        match table.files.get_mut(&hidden.object) {
             Some(file) => file.hidden.push(hidden),
             // It was closed meanwhile.
             None => {
@@ -336,15 +428,12 @@ impl<V: ProtocolVersion> FlushDeferred for Shared<V> {
                 let name = String::from_utf8_lossy(&hidden.name);
                 tracing::warn!("{name} of a removed file stays on the server: {errno}");
             }
-            let mut table = files.table.lock();
-            // It may have been opened again meanwhile.
-            table.due.retain(|other| !Arc::ptr_eq(other, &hidden));
-            for file in table.files.values_mut() {
-                file.hidden.retain(|other| !Arc::ptr_eq(other, &hidden));
-            }
-            table.names.remove(&hidden.name);
-            drop(table);
-            files.removed.notify_all();
+            files.forget(&hidden);
         }
     }
+}
+
+/// Returns whether the server may have carried out a request.
+fn may_be_done(result: Result<()>) -> bool {
+    matches!(result, Ok(()) | Err(Errno::EINTR | Errno::ETIMEDOUT))
 }

@@ -19,6 +19,7 @@ mod file;
 mod fs;
 mod handle;
 mod hidden;
+mod hidden_log;
 mod locks;
 mod mount;
 mod node;
@@ -35,6 +36,7 @@ mod v4;
 mod version;
 
 pub use self::direct::{Compounds, Procedures};
+pub use self::hidden_log::HiddenLog;
 pub use self::mount::{Mount, mount};
 pub use self::options::Options;
 pub use self::rpc_client::{Dial, DialResult, PendingCall};

@@ -11,7 +11,6 @@ use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 use super::fs::RemoteNfs;
 use super::options::Options;
 use super::rpc_client::{DialResult, RpcClient, process_credentials};
-use super::uncommitted::Limits as UncommittedLimits;
 use super::v3::{self, V3};
 use super::v4::{Core, ServerCapabilities, UNKNOWN_TREE, V4};
 use super::version::{Found, Handle, ProtocolVersion};
@@ -201,7 +200,7 @@ impl Mount<'_> {
         };
         let version = V4::new(core, traits, !self.options.no_read_plus)?;
         let attr = version.attr(cx, &handle)?;
-        let fs = RemoteNfs::new(version, Found { handle, attr }, self.limits())?;
+        let fs = RemoteNfs::new(version, Found { handle, attr }, &self.options)?;
         Ok((fs, rest.join("/")))
     }
 
@@ -214,19 +213,14 @@ impl Mount<'_> {
         rest: &[String],
     ) -> Result<MountedTree> {
         if !self.require_full_path {
-            let fs = RemoteNfs::new(version, root, self.limits())?;
+            let fs = RemoteNfs::new(version, root, &self.options)?;
             return Ok((fs, rest.join("/")));
         }
         for name in rest {
             root = version.lookup(cx, &root.handle, Some(name.as_bytes()))?;
         }
-        let fs = RemoteNfs::new(version, root, self.limits())?;
+        let fs = RemoteNfs::new(version, root, &self.options)?;
         Ok((fs, String::new()))
-    }
-
-    /// Returns the limits of uncommitted data.
-    fn limits(&self) -> UncommittedLimits {
-        UncommittedLimits::of_total(self.options.uncommitted)
     }
 }
 

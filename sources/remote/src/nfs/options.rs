@@ -1,5 +1,6 @@
 //! Mount options.
 
+use super::hidden_log::HiddenLog;
 use crate::{ClientOwner, Retry, Timeouts};
 
 /// Mount options.
@@ -32,4 +33,6 @@ pub struct Options {
     pub retry: Retry,
     /// The client owner for v4, which no other client uses meanwhile; one of its own if `None`.
     pub client_owner: Option<ClientOwner>,
+    /// The file for the hidden names of removed files, which the next mount with it removes.
+    pub hidden_log: Option<HiddenLog>,
 }

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use vfs::NodeId;
 
 use super::hidden::OpenFiles;
+use super::hidden_log::HiddenLog;
 use super::uncommitted::{Limits, Uncommitted};
 use super::version::ProtocolVersion;
 use crate::locks::Mirrors;
@@ -25,13 +26,18 @@ pub(super) struct Shared<V: ProtocolVersion> {
 impl<V: ProtocolVersion> Shared<V> {
     /// Creates the state of a mount whose root has the ID `root`, with these limits for uncommitted
     /// data.
-    pub(super) fn new(version: V, root: NodeId, limits: Limits) -> Arc<Shared<V>> {
+    pub(super) fn new(
+        version: V,
+        root: NodeId,
+        limits: Limits,
+        log: Option<HiddenLog>,
+    ) -> Arc<Shared<V>> {
         Arc::new_cyclic(|this| Shared {
             this: this.clone(),
             version,
             mirrors: Mirrors::default(),
             uncommitted: Arc::new(Uncommitted::new(limits)),
-            open_files: OpenFiles::default(),
+            open_files: OpenFiles::with_log(log),
             root,
             appending: Mutex::new(()),
         })

@@ -246,6 +246,7 @@ mod tests {
             uncommitted: None,
             in_flight: Some(65536),
             client_owner: None,
+            hidden_log: None,
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
         assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));
