@@ -335,8 +335,8 @@ impl TestNode {
         self.open(R)?.readdir(0, ReaddirMode::Names, usize::MAX)
     }
 
-    /// Returns all names, sorted, without those that a client of NFS gives to removed files that are
-    /// open.
+    /// Returns all names, sorted, without those that a client of NFS gives to open files that are
+    /// removed.
     pub fn names(&self) -> Result<Vec<Vec<u8>>> {
         let mut names: Vec<_> = self.list()?.into_iter().map(|entry| entry.name).collect();
         names.retain(|name| !name.starts_with(b".nfs"));

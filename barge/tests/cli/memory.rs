@@ -247,8 +247,8 @@ fn a_file_that_the_kernel_knows_takes_little_memory_of_a_mount() {
     if !may_mount() {
         return eprintln!("skipped: it takes FUSE");
     }
-    /// Those whose memory is counted, after as many that fill what a mount keeps for any files, such
-    /// as 8,192 idle fids.
+    /// Those whose memory is counted, after as many that fill what a mount keeps for any files,
+    /// such as 8,192 idle fids.
     const FILES: u32 = 24_000;
     let temp = tempfile::tempdir().expect("a directory");
     let [tree, at] = ["tree", "at"].map(|name| temp.path().join(name));
@@ -273,16 +273,19 @@ fn a_file_that_the_kernel_knows_takes_little_memory_of_a_mount() {
         .arg(&tree);
     let _server = ServerProcess::run(command);
     let nfs = |version| format!("nfs+unix:{}?vers={version}", socket("nfs"));
-    // v4.0 opens files by their names and keeps those, too.
+    // Buffers of requests, and the tables, which grow by doubling.
+    const SLACK: u64 = 20;
+    // The memory with short and with long names. NFS nodes have none, except those of v4.0, which
+    // opens files by name.
     let kinds = [
-        (format!("9p+unix:{}", socket("9p")), FILE_BYTES),
-        (nfs("3"), FILE_BYTES),
-        (nfs("4.0"), 256),
-        (nfs("4.2"), FILE_BYTES),
+        (format!("9p+unix:{}", socket("9p")), [FILE_BYTES, 190]),
+        (nfs("3"), [FILE_BYTES, FILE_BYTES]),
+        (nfs("4.0"), [240, 290]),
+        (nfs("4.2"), [FILE_BYTES, FILE_BYTES]),
     ];
     let mut over = Vec::new();
     for (url, most) in &kinds {
-        for dir in ["short", "long"] {
+        for (dir, most) in ["short", "long"].into_iter().zip(most) {
             let mounted = Mounted::new(&[url], &at);
             du(&at.join("first"));
             let before = anonymous_kib(mounted.serving_id());
@@ -290,7 +293,7 @@ fn a_file_that_the_kernel_knows_takes_little_memory_of_a_mount() {
             let grown = anonymous_kib(mounted.serving_id()) - before;
             let bytes = (grown << 10) / u64::from(FILES);
             eprintln!("{url}, {dir} names: {bytes} bytes each");
-            if bytes > *most {
+            if bytes > most + SLACK {
                 over.push(format!("{url}, {dir} names: {bytes} bytes"));
             }
         }

@@ -62,8 +62,8 @@ impl Inner {
     /// /sys/fs/fuse/connections), and those beyond get fresh memory.
     const MAX_SPARE: usize = 12;
 
-    /// The time for which all of them, and [`Ends`], are kept, as connections keep the buffers of large messages.
-    /// Then one is kept.
+    /// The time for which all of them, and [`Ends`], are kept, as connections keep the buffers of
+    /// large messages. Then one is kept.
     const SPARE_TIME: Duration = Duration::from_millis(500);
 
     /// The number of overlapping requests above which more than one thread is needed. Releases of

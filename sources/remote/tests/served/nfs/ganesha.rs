@@ -244,6 +244,14 @@ fn theirs(ours: Profile) -> Profile {
             "permissions::writing_takes_set_id_away",
             "Ganesha leaves set-id bits",
         ),
+        (
+            "unlink::a_removed_directory_takes_nothing",
+            "Ganesha loses a directory with its name",
+        ),
+        (
+            "unlinked::a_removed_directory_is_left_alone",
+            "Ganesha loses a directory with its name",
+        ),
     ]);
     profile
 }
