@@ -278,7 +278,7 @@ fn a_file_that_the_kernel_knows_takes_little_memory_of_a_mount() {
     // The memory with short and with long names. NFS nodes have none, except those of v4.0, which
     // opens files by name.
     let kinds = [
-        (format!("9p+unix:{}", socket("9p")), [FILE_BYTES, 190]),
+        (format!("9p+unix:{}", socket("9p")), [FILE_BYTES, 210]),
         (nfs("3"), [FILE_BYTES, FILE_BYTES]),
         (nfs("4.0"), [240, 290]),
         (nfs("4.2"), [FILE_BYTES, FILE_BYTES]),
