@@ -1,5 +1,5 @@
-//! A file with the hidden names of a mount's removed files, for the mount that follows one which has
-//! ended without a word: it removes what that has left on the server.
+//! A file with the hidden names of a mount's removed files. If the mount ends without a word, the
+//! next one in its place removes what it has left on the server.
 //!
 //! A line is the caller's user and group, the directory's handle in hexadecimal digits, and the
 //! name. A name is in the file before the server has it, and may stay after it is gone.
