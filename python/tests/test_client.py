@@ -54,6 +54,24 @@ def test_errors_have_the_errno_and_the_class_of_os(client, root, scratch, call, 
     assert caught.value.strerror == os.strerror(number)
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "value"),
+    [
+        ("s3://bucket/key", "AWS_ENDPOINT_URL", "minio:9000"),
+        ("s3://bucket/key", "AWS_ENDPOINT_URL", ""),
+        ("s3://bucket/key", "AWS_SECRET_ACCESS_KEY", "key\n"),
+        ("s3://bucket/key", "AWS_REGION", "eu central"),
+        ("az://container/key", "AZURE_STORAGE_ACCOUNT_NAME", "two words"),
+    ],
+)
+def test_a_mistake_with_a_store_is_an_exception_and_no_panic(monkeypatch, source, name, value):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(OSError, match=name):
+        barge.Client(source)
+
+
 def test_a_source_that_cannot_be_opened():
     for source, error, number in [
         ("9p://127.0.0.1:1?retry=0", ConnectionRefusedError, errno.ECONNREFUSED),

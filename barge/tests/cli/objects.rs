@@ -91,6 +91,32 @@ fn an_image_over_http_is_a_source() {
 }
 
 #[test]
+fn an_ordinary_mistake_with_a_variable_is_one_line_and_a_status() {
+    for (source, name, value) in [
+        ("s3://b/k", "AWS_ENDPOINT_URL", ""),
+        ("s3://b/k", "AWS_ENDPOINT_URL", "minio:9000"),
+        ("s3://b/k", "AWS_SECRET_ACCESS_KEY", "key\n"),
+        ("s3://b/k", "AWS_REGION", "eu central"),
+        ("gs://b/k", "GOOGLE_BASE_URL", "minio"),
+        ("az://c/k", "AZURE_STORAGE_ENDPOINT", "minio"),
+        ("az://c/k", "AZURE_STORAGE_CLIENT_SECRET", "alone"),
+    ] {
+        let mut ls = Command::new(BARGE);
+        ls.args(["ls", source]).env("AWS_ACCESS_KEY_ID", "id");
+        ls.env("AWS_SECRET_ACCESS_KEY", "key").env(name, value);
+        let output = ls.output().expect("runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}={value:?}: {told}");
+        assert_eq!(told.lines().count(), 1, "{name}={value:?}: {told}");
+        assert!(told.contains(name) && !told.contains("panicked"), "{told}");
+    }
+    for source in ["s3://two words/k", "s3://b@c/k", "az://c@a.b/k"] {
+        let output = barge(&["ls", source]);
+        assert_eq!(output.status.code(), Some(2), "{source}: {output:?}");
+    }
+}
+
+#[test]
 fn two_reads_mount_an_image() {
     let tree = Tree::new();
     for args in [&["-f", "rofs"][..], &[], &["-c", "zstd"]] {

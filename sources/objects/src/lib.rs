@@ -16,20 +16,37 @@
 //! Deliberately absent: writing, listing, and any interpretation of the bytes. The server is
 //! trusted for their integrity; wrong bytes under correct headers have to be detected by checksums.
 //!
+//! Settings in a URL and in the environment are checked before the client library sees them
+//! (`settings`), a panic of a library becomes an error (`containment`), and redirects follow one
+//! policy (`redirect`), also in registries.
+//!
 //! Locks: the last failure's errno, held to update it; an attempt's response, likewise.
 
 #![forbid(unsafe_code)]
 
+mod bounded_file;
 mod coalesce;
 mod connector;
+mod containment;
+mod credentials;
+mod environment;
 mod image_options;
 mod ranges;
+mod redirect;
 mod request;
+mod rules;
+mod settings;
 mod store;
 mod url;
 
+pub use bounded_file::read_bounded;
 pub use connector::{TransferCounters, TransferStats, retry_after};
+pub use environment::Environment;
 pub use image_options::{CacheQuery, ImageOptions};
 pub use ranges::{Fetch, Object, Receive};
+pub use redirect::{Destination, Redirects, Refused, Resolver, is_internal};
 pub use request::{RequestError, Requests, Tuning, is_transient};
+pub use rules::parse_url;
+pub use settings::BadSetting;
+pub use store::rehearse;
 pub use url::{BadUrl, Url};

@@ -13,8 +13,10 @@ use vfs::{Errno, Patience, SourceStats};
 
 use crate::coalesce::{MAX_GAP, MAX_REQUEST, RangeRequest, coalesce};
 use crate::connector::{TransferCounters, TransferStats};
+use crate::environment::Environment;
 use crate::request::{RequestError, Requests, Tuning};
-use crate::store::{Identity, StoreObject};
+use crate::settings::Settings;
+use crate::store::{Identity, StoreObject, invalid};
 use crate::url::Url;
 
 /// The read-ahead length in bytes: transferring it takes longer than a round trip on most networks.
@@ -53,12 +55,25 @@ pub struct Object {
 impl Object {
     /// Opens the object that `url` names, through the disk cache if `url` has one.
     pub fn open(url: &Url, tuning: Tuning) -> io::Result<Arc<dyn RangeSource>> {
+        Object::open_in(url, tuning, &Environment::of_process())
+    }
+
+    /// Opens the object that `url` names, as [`Object::open`] does, with the variables of an
+    /// environment.
+    pub fn open_in(
+        url: &Url,
+        tuning: Tuning,
+        environment: &Environment,
+    ) -> io::Result<Arc<dyn RangeSource>> {
+        let settings = Settings::new(url, environment).map_err(invalid)?;
+        let connect = |tuning| Object::identify(url, &settings, tuning, None);
         let Some(options) = url.image().disk_cache() else {
-            return Ok(Arc::new(Object::connect(url, tuning, None)?));
+            return Ok(Arc::new(connect(tuning)?.0));
         };
-        match DiskCacheEntry::open(options, &url.cache_name()) {
+        match DiskCacheEntry::open(options, &settings.cache_name()) {
             Ok(tier) => {
-                let (object, identity) = match Object::identify(url, tuning, tier.identity()) {
+                let known = tier.identity();
+                let (object, identity) = match Object::identify(url, &settings, tuning, known) {
                     Ok(opened) => opened,
                     Err(error) if tier.identity().is_none() => {
                         tier.discard();
@@ -70,7 +85,7 @@ impl Object {
             }
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 tracing::warn!("{url}: no disk cache, because another process opens it");
-                Ok(Arc::new(Object::connect(url, tuning, None)?))
+                Ok(Arc::new(connect(tuning)?.0))
             }
             Err(error) => Err(error),
         }
@@ -79,15 +94,17 @@ impl Object {
     /// Opens the object that `url` names. If it is unchanged from `known`, no bytes are fetched; if
     /// the store cannot be reached, it is assumed to be unchanged.
     pub fn connect(url: &Url, tuning: Tuning, known: Option<&ImageIdentity>) -> io::Result<Object> {
-        Ok(Object::identify(url, tuning, known)?.0)
+        let settings = Settings::new(url, &Environment::of_process()).map_err(invalid)?;
+        Ok(Object::identify(url, &settings, tuning, known)?.0)
     }
 
     /// Opens the object that `url` names, and returns it with the name of a local file for this
     /// version of it.
     pub fn connect_lazy(url: &Url, tuning: Tuning) -> io::Result<(Object, LazyName)> {
-        let (object, identity) = Object::identify(url, tuning, None)?;
+        let settings = Settings::new(url, &Environment::of_process()).map_err(invalid)?;
+        let (object, identity) = Object::identify(url, &settings, tuning, None)?;
         let name = LazyName {
-            location: format!("{} {}", url.cache_name(), identity.escape_ascii()),
+            location: format!("{} {}", settings.cache_name(), identity.escape_ascii()),
             identity,
         };
         Ok((object, name))
@@ -96,13 +113,14 @@ impl Object {
     /// Opens the object that `url` names, and returns it with its identity for the disk cache.
     fn identify(
         url: &Url,
+        settings: &Settings,
         tuning: Tuning,
         known: Option<&ImageIdentity>,
     ) -> io::Result<(Object, Vec<u8>)> {
         let requests = Arc::new(Requests::new(tuning)?);
         let counters = Arc::<TransferCounters>::default();
         let known = known.and_then(|known| Some((Identity::parse(known.identity())?, known.len())));
-        let opened = StoreObject::open(url, &requests, &counters, known);
+        let opened = StoreObject::open(url, settings, &requests, &counters, known);
         let (server, head) = opened.map_err(RequestError::into_io)?;
         let identity = server.identity().bytes(url);
         let len = server.len();

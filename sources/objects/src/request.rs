@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use vfs::Errno;
 
+use crate::containment::contained;
+
 /// Retry limits and timeouts.
 #[derive(Clone, Debug)]
 pub struct Tuning {
@@ -107,18 +109,19 @@ impl Requests {
         &self.tuning
     }
 
-    /// Waits for `call`, at most for [`Tuning::call_timeout`].
+    /// Waits for `call`, at most for [`Tuning::call_timeout`]. A panic is an error.
     pub fn run<T>(
         &self,
         call: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
-        self.runtime.block_on(async {
+        let limited = async {
             let done = tokio::time::timeout(self.tuning.call_timeout, call).await;
             done.unwrap_or_else(|_| {
                 let message = format!("no reply within {:?}", self.tuning.call_timeout);
                 Err(RequestError::transient(message))
             })
-        })
+        };
+        contained(|| self.runtime.block_on(limited))
     }
 
     /// Repeats `request` until it succeeds, fails permanently, or runs out of attempts. `name` is

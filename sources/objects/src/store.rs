@@ -1,5 +1,6 @@
 //! An object of a store, through the client library.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,9 +10,13 @@ use object_store::path::Path;
 use object_store::{Extensions, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use vfs::Errno;
 
-use crate::connector::{Attempt, TransferCounters};
+use crate::connector::{Attempt, Connector, Rehearsal, TransferCounters};
+use crate::containment::contained;
+use crate::environment::Environment;
 use crate::ranges::{Fetch, Receive};
-use crate::request::{RequestError, Requests};
+use crate::redirect::Refused;
+use crate::request::{RequestError, Requests, Tuning};
+use crate::settings::{BadSetting, Settings};
 use crate::url::Url;
 
 /// The number of bytes fetched on opening, since an image's reader needs them first (a segment of
@@ -45,12 +50,15 @@ impl StoreObject {
     /// bytes are fetched; if the store cannot be reached, it is assumed to be unchanged.
     pub(crate) fn open(
         url: &Url,
+        settings: &Settings,
         requests: &Requests,
         counters: &Arc<TransferCounters>,
         known: Option<(Identity, u64)>,
     ) -> Result<(StoreObject, Vec<u8>), RequestError> {
-        let opened = url.store(requests.tuning(), counters);
-        let (store, path) = opened.map_err(|error| failure(&error, None))?;
+        let (store, path) = contained(|| {
+            let opened = settings.store(requests.tuning(), Connector::new(settings, counters));
+            opened.map_err(|error| failure(&error, None))
+        })?;
         let name = url.to_string();
         let head = requests.retry(&name, async || head(&*store, &path, known.as_ref()).await);
         let (identity, len, bytes) = match (requests.run(head), known) {
@@ -79,6 +87,32 @@ impl StoreObject {
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
+}
+
+/// Prepares the first request for the object that `url` names, without sending anything, and
+/// returns the addresses that it would have been sent to: scheme, host and port. The error is that
+/// of settings which the store does not accept.
+pub fn rehearse(url: &Url, environment: &Environment) -> io::Result<Vec<String>> {
+    let settings = Settings::new(url, environment).map_err(invalid)?;
+    let requests = Requests::new(Tuning {
+        attempts: 1,
+        ..Tuning::default()
+    })?;
+    let rehearsal = Rehearsal::new(&settings);
+    let prepared = contained(|| {
+        let opened = settings.store(requests.tuning(), rehearsal.clone());
+        opened.map_err(|error| failure(&error, None))
+    });
+    let (store, path) = prepared.map_err(RequestError::into_io)?;
+    match requests.run(head(&*store, &path, None)) {
+        Err(error) if error.message != Refused::REHEARSED.to_string() => Err(error.into_io()),
+        _ => Ok(rehearsal.addresses()),
+    }
+}
+
+/// Returns the error for settings that the store does not accept.
+pub(crate) fn invalid(bad: BadSetting) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, bad)
 }
 
 #[async_trait]
@@ -236,8 +270,10 @@ impl From<object_store::Error> for RequestError {
 fn failure(error: &object_store::Error, errno: Option<Errno>) -> RequestError {
     use object_store::Error;
     let mut reason: &dyn std::error::Error = error;
+    let mut is_refused = false;
     while let Some(below) = reason.source() {
         reason = below;
+        is_refused |= reason.is::<Refused>();
     }
     let words: String = reason.to_string().chars().take(MAX_MESSAGE_CHARS).collect();
     let what = match error {
@@ -246,7 +282,7 @@ fn failure(error: &object_store::Error, errno: Option<Errno>) -> RequestError {
         _ => words.trim().escape_debug().to_string(),
     };
     RequestError {
-        is_transient: matches!(error, Error::Generic { .. }),
+        is_transient: matches!(error, Error::Generic { .. }) && !is_refused,
         ..RequestError::permanent(errno.unwrap_or(Errno::EINVAL), what)
     }
 }

@@ -3,22 +3,18 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::str::FromStr;
-use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::http::HttpBuilder;
-use object_store::path::Path;
-use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use object_store::aws::AmazonS3ConfigKey;
+use object_store::azure::AzureConfigKey;
+use object_store::gcp::GoogleConfigKey;
 
-use crate::connector::{Connector, TransferCounters};
 use crate::image_options::{CacheQuery, ImageOptions};
-use crate::request::Tuning;
+use crate::rules::{is_account, is_bucket, is_container, parse_url};
+use crate::settings::BUCKETS;
 
-/// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`, each
+/// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER@ACCOUNT/KEY`, each
 /// optionally followed by `?OPTION=VALUE&…`; or `http://…` or `https://…`, where the query is sent
-/// to the server.
+/// to the server. Without `@ACCOUNT` the account is an option.
 ///
 /// Options are named like the environment variables in lower case, with or without their common
 /// prefix: `endpoint` or `aws_endpoint` is `AWS_ENDPOINT_URL`. They take precedence over the
@@ -28,6 +24,8 @@ pub struct Url {
     scheme: Scheme,
     /// For HTTP, the host and everything else before the path.
     bucket: String,
+    /// For Azure, if the URL names it.
+    account: Option<String>,
     key: String,
     /// For HTTP, including the question mark.
     query: String,
@@ -36,12 +34,48 @@ pub struct Url {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
+pub(crate) enum Scheme {
     S3,
     Google,
     Azure,
     Http,
     Https,
+}
+
+impl Scheme {
+    /// Returns whether the store has options, in the URL and in the environment.
+    pub(crate) fn is_cloud(self) -> bool {
+        !matches!(self, Scheme::Http | Scheme::Https)
+    }
+
+    /// Returns the client library's name of an option of this kind of store.
+    pub(crate) fn option(self, name: &str) -> Option<String> {
+        match self {
+            Scheme::S3 => known::<AmazonS3ConfigKey>(name),
+            Scheme::Google => known::<GoogleConfigKey>(name),
+            Scheme::Azure => known::<AzureConfigKey>(name),
+            Scheme::Http | Scheme::Https => None,
+        }
+    }
+
+    /// Returns the option that a variable of the environment sets.
+    pub(crate) fn variable(self, name: &str) -> Option<String> {
+        let prefix = match (self, name) {
+            (Scheme::Google, "SERVICE_ACCOUNT") => return Some("google_service_account".into()),
+            (Scheme::Azure, "IDENTITY_ENDPOINT") => return Some("azure_msi_endpoint".into()),
+            (Scheme::S3, _) => "AWS_",
+            (Scheme::Google, _) => "GOOGLE_",
+            (Scheme::Azure, _) => "AZURE_",
+            (Scheme::Http | Scheme::Https, _) => return None,
+        };
+        name.starts_with(prefix)
+            .then(|| self.option(&name.to_ascii_lowercase()))?
+    }
+}
+
+fn known<K: FromStr + AsRef<str>>(name: &str) -> Option<String> {
+    let key: K = name.parse().ok()?;
+    Some(key.as_ref().to_owned())
 }
 
 /// The error for a text that is not an object's URL, with the expected syntax.
@@ -82,9 +116,23 @@ impl FromStr for Url {
                 _ => "a bucket and a key",
             }));
         }
+        let (bucket, account) = match (scheme, bucket.split_once('@')) {
+            (Scheme::Azure, Some((container, account))) => (container, Some(account)),
+            _ => (bucket, None),
+        };
+        match scheme {
+            Scheme::S3 | Scheme::Google => is_bucket(bucket).map_err(bad)?,
+            Scheme::Azure => {
+                is_container(bucket).map_err(bad)?;
+                let checked = account.map_or(Ok(()), is_account);
+                checked.map_err(|_| bad("az://CONTAINER@ACCOUNT/KEY with an account's name"))?;
+            }
+            Scheme::Http | Scheme::Https => {}
+        }
         let mut url = Url {
             scheme,
             bucket: bucket.into(),
+            account: account.map(str::to_owned),
             key: key.into(),
             query: String::new(),
             options: Vec::new(),
@@ -92,7 +140,7 @@ impl FromStr for Url {
         };
         if matches!(scheme, Scheme::Http | Scheme::Https) {
             url.query = query.into();
-            if url::Url::parse(&url.address()).is_err() {
+            if parse_url(&url.address()).is_none() {
                 return Err(bad("a URL"));
             }
             return Ok(url);
@@ -126,7 +174,9 @@ impl fmt::Display for Url {
         };
         // The user information may contain a password.
         let bucket = self.bucket.rsplit('@').next().unwrap_or_default();
-        write!(f, "{scheme}://{bucket}/{}", self.key)
+        let at = if self.account.is_some() { "@" } else { "" };
+        let account = self.account.as_deref().unwrap_or_default();
+        write!(f, "{scheme}://{bucket}{at}{account}/{}", self.key)
     }
 }
 
@@ -167,14 +217,27 @@ impl Url {
         Some((url, name))
     }
 
-    /// Returns the object's name in the disk cache.
-    pub(crate) fn cache_name(&self) -> String {
-        let endpoint = self
-            .options
-            .iter()
-            .filter(|(name, _)| name.contains("endpoint"));
-        let endpoint: Vec<_> = endpoint.map(|(_, value)| value.as_str()).collect();
-        format!("{self} {}", endpoint.join(" "))
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Returns the bucket or container.
+    pub(crate) fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    /// Returns the account of Azure, if the URL names it.
+    pub(crate) fn account(&self) -> Option<&str> {
+        self.account.as_deref()
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the options of the store.
+    pub(crate) fn options(&self) -> &[(String, String)] {
+        &self.options
     }
 
     /// Returns a hash of the query.
@@ -185,7 +248,7 @@ impl Url {
     }
 
     /// Returns the URL of an HTTP object.
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         let scheme = match self.scheme {
             Scheme::Https => "https",
             _ => "http",
@@ -193,78 +256,10 @@ impl Url {
         format!("{scheme}://{}/{}{}", self.bucket, self.key, self.query)
     }
 
+    /// Returns whether the store has an option. The bucket is none: the URL names it once.
     fn is_store_option(&self, option: &str) -> bool {
-        match self.scheme {
-            Scheme::S3 => option.parse::<AmazonS3ConfigKey>().is_ok(),
-            Scheme::Google => option.parse::<GoogleConfigKey>().is_ok(),
-            Scheme::Azure => option.parse::<AzureConfigKey>().is_ok(),
-            Scheme::Http | Scheme::Https => false,
-        }
-    }
-
-    /// Returns the object's store and its path there.
-    pub(crate) fn store(
-        &self,
-        tuning: &Tuning,
-        counts: &Arc<TransferCounters>,
-    ) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
-        // Retries are handled in `request`, uniformly for all failures.
-        let never = RetryConfig {
-            max_retries: 0,
-            ..RetryConfig::default()
-        };
-        // The builders have equally named methods, but no common trait.
-        macro_rules! built {
-            ($builder:expr) => {{
-                let connector = Connector(counts.clone());
-                let builder = $builder.with_http_connector(connector);
-                Arc::new(builder.with_retry(never).build()?)
-            }};
-        }
-        // An explicit http:// is allowed.
-        let (plain, timeout) = ("true", format!("{}ms", tuning.request_timeout.as_millis()));
-        let client = [
-            (ClientConfigKey::AllowHttp, plain),
-            (ClientConfigKey::Timeout, timeout.as_str()),
-        ];
-        macro_rules! cloud {
-            ($builder:expr, $key:ident) => {{
-                let mut builder = $builder;
-                for (key, value) in client {
-                    builder = builder.with_config($key::Client(key), value);
-                }
-                for (key, value) in &self.options {
-                    builder = builder.with_config(key.parse::<$key>()?, value);
-                }
-                built!(builder)
-            }};
-        }
-        let bucket = &self.bucket;
-        let mut path = Path::from_url_path(&self.key)?;
-        let store: Arc<dyn ObjectStore> = match self.scheme {
-            Scheme::S3 => cloud!(
-                AmazonS3Builder::from_env().with_bucket_name(bucket),
-                AmazonS3ConfigKey
-            ),
-            Scheme::Google => cloud!(
-                GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket),
-                GoogleConfigKey
-            ),
-            Scheme::Azure => cloud!(
-                MicrosoftAzureBuilder::from_env().with_container_name(bucket),
-                AzureConfigKey
-            ),
-            Scheme::Http | Scheme::Https => {
-                // The whole URL is used unchanged.
-                path = Path::default();
-                let mut builder = HttpBuilder::new().with_url(self.address());
-                for (key, value) in client {
-                    builder = builder.with_config(key, value);
-                }
-                built!(builder)
-            }
-        };
-        Ok((store, path))
+        let option = self.scheme.option(option);
+        option.is_some_and(|option| !BUCKETS.contains(&option.as_str()))
     }
 }
 
@@ -285,6 +280,8 @@ mod tests {
             "s3://b/k?cache_dir=/x&cache_dir_size=much",
             "http://host",
             "https://ho st/x",
+            "https://hÄ/x",
+            "https://h%C3%A4V/x",
             "ftp://h/x",
         ] {
             let bad = text.parse::<Url>().expect_err(text).to_string();

@@ -7,19 +7,23 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use objects::{RequestError, Requests, TransferCounters, is_transient, retry_after};
+use objects::{
+    Destination, Environment, Redirects, Refused, RequestError, Requests, Resolver,
+    TransferCounters, is_transient, parse_url, read_bounded, retry_after,
+};
 use pack::oci::{Descriptor, Digest, Document, MAX_DOCUMENT, MAX_NESTING, Manifest, Platform};
 use parking_lot::Mutex;
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RANGE,
     WWW_AUTHENTICATE,
 };
-use reqwest::{Certificate, Client, Identity, RequestBuilder, Response, StatusCode, redirect};
+use reqwest::{
+    Certificate, Client, Identity, Method, Request, RequestBuilder, Response, StatusCode, redirect,
+};
 use serde_json::Value;
 use url::Url;
 use vfs::Errno;
 
-use crate::bounded_file::read_bounded;
 use crate::challenge::Challenge;
 use crate::credentials::Login;
 use crate::hosts::{self, Host};
@@ -34,9 +38,6 @@ const MAX_ERROR: usize = 4096;
 
 /// Maximum number of characters of a server's error message that are repeated.
 const MAX_MESSAGE_CHARS: usize = 200;
-
-/// Maximum number of redirects of a request.
-const MAX_REDIRECTS: usize = 10;
 
 /// Maximum time of a connection's setup: several unreachable mirrors fit into one call's time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,6 +55,8 @@ const DOCUMENTS: &str = "application/vnd.oci.image.manifest.v1+json, \
 pub(crate) struct Repository {
     reference: Reference,
     hosts: Vec<ConnectedHost>,
+    /// The tenant for whom images are opened, if there is one.
+    tenant: Option<String>,
     /// The host to try first: the last one that succeeded.
     preferred: AtomicUsize,
     pub(crate) requests: Arc<Requests>,
@@ -62,10 +65,11 @@ pub(crate) struct Repository {
 
 struct ConnectedHost {
     host: Host,
+    destination: Destination,
+    /// Follows no redirects by itself.
     client: Client,
-    /// The client for token servers. It follows no redirect if it sends a refresh token, which a
-    /// 307 or 308 would send to another host.
-    token_client: Client,
+    /// The client for other servers that the host leads to, of a tenant.
+    guarded: Option<Client>,
     headers: HeaderMap,
     login: Login,
     /// The value of `Authorization` that the host accepted last.
@@ -117,15 +121,26 @@ impl Repository {
     /// Prepares requests to the repository of `url`. Reads the configuration of its hosts and the
     /// user's credentials.
     pub(crate) fn new(url: &crate::Url, options: &Options) -> io::Result<Repository> {
+        Repository::of(url, options, Environment::of_process().tenant())
+    }
+
+    /// Prepares requests for a tenant likewise.
+    pub(crate) fn of(
+        url: &crate::Url,
+        options: &Options,
+        tenant: Option<String>,
+    ) -> io::Result<Repository> {
         let reference = url.reference().clone();
         let dir = url.hosts_dir().unwrap_or(hosts::DEFAULT_DIR.as_ref());
         let hosts = Host::read(dir, reference.host(), url.plain_http())?;
         // Installs the provider of TLS, which clients need.
         let requests = Requests::new(options.tuning.clone())?;
-        let connect = |host| ConnectedHost::new(host, &reference, options);
+        let is_tenant = tenant.is_some();
+        let connect = |host| ConnectedHost::new(host, &reference, options, is_tenant);
         Ok(Repository {
             hosts: hosts.into_iter().map(connect).collect::<io::Result<_>>()?,
             reference,
+            tenant,
             preferred: AtomicUsize::new(0),
             requests: Arc::new(requests),
             counters: Arc::default(),
@@ -301,6 +316,11 @@ impl Repository {
             .unwrap_or(Protection::Plain)
     }
 
+    /// Returns the tenant for whom images are opened, if there is one.
+    pub(crate) fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+
     /// Returns the name of the repository, for messages.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.reference.host(), self.reference.repository())
@@ -308,8 +328,12 @@ impl Repository {
 }
 
 impl ConnectedHost {
-    fn new(host: Host, reference: &Reference, options: &Options) -> io::Result<ConnectedHost> {
-        let client = |redirects| client(&host, redirects, options);
+    fn new(
+        host: Host,
+        reference: &Reference,
+        options: &Options,
+        is_tenant: bool,
+    ) -> io::Result<ConnectedHost> {
         let mut headers = HeaderMap::new();
         for (name, value) in &host.headers {
             let name: Result<HeaderName, _> = name.parse();
@@ -328,13 +352,13 @@ impl ConnectedHost {
             Some(file) => Login::read(file, &registry)?,
             None => Login::Anonymous,
         };
-        let follower = client(redirect::Policy::custom(follow))?;
         Ok(ConnectedHost {
-            token_client: match &login {
-                Login::IdentityToken(_) => client(redirect::Policy::none())?,
-                _ => follower.clone(),
+            destination: Destination::new(&host.base, is_tenant),
+            client: client(&host, options, None)?,
+            guarded: match is_tenant {
+                true => Some(client(&host, options, Some(Resolver::guarded()))?),
+                false => None,
             },
-            client: follower,
             headers,
             login,
             host,
@@ -395,13 +419,43 @@ impl ConnectedHost {
         }
     }
 
+    /// Sends a request, and then another one for each redirect, unless it posts a refresh token:
+    /// that is for one server alone.
     async fn execute(
         &self,
         request: RequestBuilder,
         counters: &TransferCounters,
     ) -> Result<Response, RequestError> {
+        let mut request = request.build().map_err(|error| transport(&error))?;
+        let mut redirects = Redirects::new(request.url().clone());
+        let (method, mut headers) = (request.method().clone(), request.headers().clone());
+        loop {
+            let response = self.send_once(request, counters).await?;
+            if method != Method::GET {
+                return Ok(response);
+            }
+            let next = redirects.next(response.status(), response.headers(), &mut headers);
+            let Some(url) = next.map_err(refused)? else {
+                return Ok(response);
+            };
+            request = Request::new(Method::GET, url);
+            *request.headers_mut() = headers.clone();
+        }
+    }
+
+    async fn send_once(
+        &self,
+        request: Request,
+        counters: &TransferCounters,
+    ) -> Result<Response, RequestError> {
+        let is_restricted = self.destination.is_restricted(request.url());
+        let client = match &self.guarded {
+            Some(guarded) if is_restricted.map_err(refused)? => guarded,
+            _ => &self.client,
+        };
         counters.add_request();
-        request.send().await.map_err(|error| transport(&error))
+        let sent = client.execute(request).await;
+        sent.map_err(|error| transport(&error))
     }
 
     /// Answers the challenge in a response: returns the value of `Authorization`.
@@ -436,7 +490,7 @@ impl ConnectedHost {
                 scope,
             } => (realm, service, scope),
         };
-        let mut realm = hosts::parse_url(&realm)
+        let mut realm = parse_url(&realm)
             .filter(|realm| matches!(realm.scheme(), "http" | "https"))
             .ok_or_else(|| denied("expected the URL of a token server, got another realm"))?;
         if self.host.base.scheme() == "https" && realm.scheme() != "https" {
@@ -456,12 +510,12 @@ impl ConnectedHost {
                     .append_pair("refresh_token", token)
                     .finish();
                 let form_type = "application/x-www-form-urlencoded";
-                let request = self.token_client.post(realm);
+                let request = self.client.post(realm);
                 request.header(CONTENT_TYPE, form_type).body(form)
             }
             login => {
                 realm.query_pairs_mut().extend_pairs(pairs);
-                let request = self.token_client.get(realm);
+                let request = self.client.get(realm);
                 match login {
                     Login::Password(user, password) => {
                         request.header(AUTHORIZATION, basic(user, password)?)
@@ -508,14 +562,17 @@ impl ConnectedHost {
     }
 }
 
-/// Returns a client for requests to `host`, with its certificates.
-fn client(host: &Host, redirects: redirect::Policy, options: &Options) -> io::Result<Client> {
+/// Returns a client for requests to `host`, with its certificates, which follows no redirects.
+fn client(host: &Host, options: &Options, resolver: Option<Resolver>) -> io::Result<Client> {
     let mut client = Client::builder()
         .user_agent(concat!("barge/", env!("CARGO_PKG_VERSION")))
-        .redirect(redirects)
+        .redirect(redirect::Policy::none())
         .referer(false)
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(options.tuning.request_timeout);
+    if let Some(resolver) = resolver {
+        client = client.dns_resolver(Arc::new(resolver));
+    }
     for file in &host.ca {
         let failed = |error| with_path(file, &error);
         let pem = read_bounded(file, MAX_PEM)?;
@@ -540,19 +597,8 @@ fn client(host: &Host, redirects: redirect::Policy, options: &Options) -> io::Re
         .map_err(|error| io::Error::other(reason(&error)))
 }
 
-/// Follows a redirect, unless it leads from TLS to none. The client library drops `Authorization`
-/// if it leads to another host or port.
-fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
-    let previous = attempt.previous();
-    let downgrade = previous.last().is_some_and(|url| url.scheme() == "https")
-        && attempt.url().scheme() != "https";
-    if downgrade {
-        return attempt.error("redirected from HTTPS to HTTP");
-    }
-    match previous.len() > MAX_REDIRECTS {
-        true => attempt.error("redirected too often"),
-        false => attempt.follow(),
-    }
+fn refused(refused: Refused) -> RequestError {
+    RequestError::permanent(Errno::EIO, refused.to_string())
 }
 
 /// Returns the host and port of a URL, the latter only if it is not the scheme's.
@@ -638,7 +684,13 @@ fn status_error(status: StatusCode, message: String, headers: &HeaderMap) -> Req
 /// Converts a failure without a response.
 pub(crate) fn transport(error: &reqwest::Error) -> RequestError {
     let message = reason(error);
-    match error.is_redirect() || error.is_builder() {
+    let mut source = std::error::Error::source(error);
+    let mut is_refused = false;
+    while let Some(below) = source {
+        is_refused |= below.is::<Refused>();
+        source = below.source();
+    }
+    match is_refused || error.is_builder() {
         true => RequestError::permanent(Errno::EIO, message),
         false => RequestError::transient(message),
     }

@@ -17,8 +17,8 @@ use rustls_pki_types::pem::PemObject;
 use vfs::Errno;
 
 use crate::blob::small_blob;
-use crate::bounded_file::read_bounded;
 use crate::client::{Repository, Target, invalid};
+use objects::read_bounded;
 
 /// Maximum size in bytes of a file with a key.
 const MAX_KEY: u64 = 64 << 10;

@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::bounded_file::read_bounded;
+use objects::read_bounded;
 
 /// Maximum size in bytes of the file.
 const MAX_CONFIG: u64 = 1 << 20;

@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use url::Url;
 
-use crate::bounded_file::read_bounded;
+use objects::{parse_url, read_bounded};
 
 /// The directory of containerd's configuration.
 pub const DEFAULT_DIR: &str = "/etc/containerd/certs.d";
@@ -217,18 +217,6 @@ impl Host {
             }
         }
         Ok(host)
-    }
-}
-
-/// Parses a URL. Its host is plain ASCII: the parser has no tables of Unicode, and asserts that
-/// it needs none.
-pub(crate) fn parse_url(text: &str) -> Option<Url> {
-    let (_, rest) = text.split_once("://")?;
-    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
-    let plain = authority.is_ascii() && !authority.is_empty() && !authority.contains('%');
-    match plain {
-        true => Url::parse(text).ok(),
-        false => None,
     }
 }
 

@@ -176,14 +176,21 @@ fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
 
 /// Returns the name of a layer in the disk cache. A root verifies the bytes of any registry that
 /// has the same root for the digest. Other bytes are shared only by connections to the same
-/// registry with the same protection.
+/// registry with the same protection, and by those of tenants not at all, unless the image is
+/// signed.
 fn cache_name(url: &Url, repository: &Repository, layer: &Descriptor) -> String {
     let digest = &layer.digest;
     match &layer.root {
         Some(root) => format!("layer {digest} root {}", hex::encode(root)),
         None => {
             let (host, protection) = (url.reference().host(), repository.protection());
-            format!("layer {digest} {host} {protection:?}")
+            let name = format!("layer {digest} {host} {protection:?}");
+            match repository.tenant() {
+                Some(tenant) if url.image().keys().is_empty() => {
+                    format!("{name} tenant {}", tenant.escape_default())
+                }
+                _ => name,
+            }
         }
     }
 }
@@ -262,6 +269,22 @@ mod tests {
         assert_ne!(verified, of(&plain));
         assert_ne!(verified, of(&skipping));
         assert_ne!(of(&plain), of(&skipping));
+        // The data of tenants are apart, unless a signature fixes them.
+        let of_tenant = |tenant: &str, query: &str, keys: &[PathBuf]| {
+            let mut url: Url = format!("oci://h/r?{query}").parse().expect("a URL");
+            url.image_mut().require_signature(keys);
+            let options = Options {
+                docker_config: None,
+                ..Options::default()
+            };
+            let tenant = Some(tenant.to_owned());
+            let repository = Repository::of(&url, &options, tenant).expect("a repository");
+            cache_name(&url, &repository, &layer)
+        };
+        let (none, keys) = ("hosts_dir=/none", [PathBuf::from("key.pem")]);
+        assert_ne!(of_tenant("a", none, &[]), of_tenant("b", none, &[]));
+        assert_ne!(of_tenant("a", none, &[]), verified);
+        assert_eq!(of_tenant("a", none, &keys), verified);
         // The root verifies all bytes, from wherever they come.
         let rooted = |root| Descriptor {
             root: Some(root),

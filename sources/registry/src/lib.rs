@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 mod blob;
-mod bounded_file;
 mod challenge;
 mod client;
 mod convert;

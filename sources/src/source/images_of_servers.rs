@@ -1,5 +1,6 @@
 //! Options of images in object stores and registries: disk caches and signatures.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
@@ -15,6 +16,21 @@ impl Source {
     pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
         if let Some(image) = self.image_options_mut() {
             image.set_disk_cache(tier);
+        }
+    }
+
+    /// Checks that the store of an image accepts these variables of the environment, without a
+    /// request; has no effect on other sources.
+    pub fn check_environment(
+        &self,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<()> {
+        match self {
+            Source::Object(url) => {
+                let environment = objects::Environment::new(variables);
+                objects::rehearse(url, &environment).map(drop)
+            }
+            _ => Ok(()),
         }
     }
 

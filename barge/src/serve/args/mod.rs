@@ -43,7 +43,7 @@ pub(crate) struct ServeArgs {
     ///
     /// PATH (of a directory or an image), dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME,
     /// 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, nfs://HOST[:PORT]/PATH, an
-    /// image in an object store (s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY,
+    /// image in an object store (s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER@ACCOUNT/KEY,
     /// https://HOST/PATH) or in an OCI registry (oci://HOST/REPOSITORY[:TAG|@DIGEST]), or
     /// refer:/PATH@HOST[+HOST], an NFSv4 referral to another server. Several sources need names
     /// (NAME=SOURCE). Together they are one tree with a directory for each. Without a source, the

@@ -2,5 +2,7 @@
 
 mod clouds;
 mod disk_cache;
+mod environment;
 mod faults;
+mod redirects;
 mod server;

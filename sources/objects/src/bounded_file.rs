@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 /// Reads a file. Returns `InvalidData` if it has more than `max` bytes; errors name the path.
-pub(crate) fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+pub fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let failed =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut bytes = Vec::new();
