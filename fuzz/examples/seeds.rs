@@ -39,6 +39,41 @@ mod message {
     }
 }
 
+/// URLs of stores, and variables of the environment.
+const STORES: &[(&str, &str)] = &[
+    (
+        "s3",
+        "s3://bucket/key?region=eu-1\0AWS_ACCESS_KEY_ID=id\0AWS_SECRET_ACCESS_KEY=key\0\
+         AWS_SESSION_TOKEN=token\0AWS_REGION=eu-central-1",
+    ),
+    (
+        "s3-endpoint",
+        "s3://bucket/dir/key\0AWS_ENDPOINT_URL=http://minio:9000\0AWS_SKIP_SIGNATURE=true\0\
+         AWS_DEFAULT_REGION=us-east-1\0AWS_VIRTUAL_HOSTED_STYLE_REQUEST=true",
+    ),
+    (
+        "gs",
+        "gs://bucket/key\0GOOGLE_SERVICE_ACCOUNT_KEY={\"type\": \"service_account\", \
+         \"private_key\": \"key\", \"private_key_id\": \"id\", \"client_email\": \"me@x\"}\0\
+         GOOGLE_BASE_URL=http://localhost:4443",
+    ),
+    (
+        "az",
+        "az://container@account/key\0AZURE_STORAGE_ACCOUNT_KEY=c2VjcmV0\0\
+         AZURE_STORAGE_ACCOUNT_NAME=account",
+    ),
+    (
+        "az-secret",
+        "az://container/key\0AZURE_STORAGE_ACCOUNT_NAME=account\0AZURE_STORAGE_CLIENT_ID=id\0\
+         AZURE_STORAGE_CLIENT_SECRET=secret\0AZURE_STORAGE_TENANT_ID=tenant\0\
+         AZURE_STORAGE_SAS_KEY=sig=x",
+    ),
+    (
+        "https",
+        "https://user@host.example/dir/image?signature=x\0AWS_REGION=eu-1",
+    ),
+];
+
 fn main() -> io::Result<()> {
     for dialect in Dialect::ALL {
         let [requests, replies] = message::tests::golden(dialect);
@@ -60,6 +95,9 @@ fn main() -> io::Result<()> {
     write("oci_layout", "layers", &layers())?;
     for (name, text) in REGISTRY {
         write("registry_text", name, text.as_bytes())?;
+    }
+    for (name, text) in STORES {
+        write("store_environment", name, text.as_bytes())?;
     }
     write("overlay_directory", "marks", &marks())?;
     write("agent_lines", "conversation", AGENT.as_bytes())?;

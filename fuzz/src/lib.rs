@@ -36,6 +36,8 @@
 //!   detected.
 //! - [`snapshotter`]: requests of containerd are carried out or refused, and snapshots stay a tree.
 //! - [`state`]: damaged files of the state directory are refused, or used.
+//! - [`stores`]: the URL and the environment of an object store are refused with a line, or lead to
+//!   that store.
 //! - [`suspended`]: a vhost-user device that another process suspended is refused, or continues.
 //! - [`tar`]: archives are refused, or yield a plan.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
@@ -76,6 +78,7 @@ pub mod session;
 pub mod sidecar;
 pub mod snapshotter;
 pub mod state;
+pub mod stores;
 pub mod suspended;
 pub mod tar;
 pub mod tls;

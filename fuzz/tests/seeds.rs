@@ -59,6 +59,7 @@ targets! {
     sidecar_image: sidecar::image,
     snapshotter_requests: snapshotter::script,
     state_files: state::file,
+    store_environment: stores::environment,
     suspended_device: suspended::resume,
     tar_archive: tar::archive,
     tls_records: tls::script,
