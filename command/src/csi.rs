@@ -31,7 +31,8 @@ pub struct CsiArgs {
     pub allow_path: Vec<PathBuf>,
     /// Source that inline volumes may be, or be beneath; may be repeated
     ///
-    /// A URL such as s3://BUCKET or https://HOST/DIR, or a path that --allow-path allows too.
+    /// A URL such as s3://BUCKET, az://CONTAINER@ACCOUNT or https://HOST/DIR, or a path that
+    /// --allow-path allows too.
     /// Without it, inline volumes are refused: everyone who may create a pod can write one.
     #[arg(long, value_name = "SOURCE", value_parser = allowed_source)]
     pub allow_inline: Vec<String>,
@@ -92,10 +93,34 @@ fn allowed_source(text: &str) -> Result<String, String> {
     let url = text.split_once("://").is_some_and(|(scheme, rest)| {
         !scheme.is_empty() && !rest.is_empty() && !rest.contains(['?', '%'])
     });
-    match url || text == "mem:" || absolute(text).is_ok() {
-        true => Ok(text.into()),
-        false => Err("expected a URL without parameters, an absolute path or mem:".into()),
+    if !url && text != "mem:" && absolute(text).is_err() {
+        return Err("expected a URL without parameters, an absolute path or mem:".into());
     }
+    check_account(text)?;
+    Ok(text.into())
+}
+
+/// Checks a source of `--allow-inline`. A container of Azure belongs to an account: without it, the
+/// author of a pod would choose the account.
+pub fn check_account(text: &str) -> Result<(), String> {
+    match text.strip_prefix("az://") {
+        Some(rest) if !has_account(rest) => {
+            let container = rest.split('/').next().unwrap_or_default();
+            Err(format!(
+                "expected az://CONTAINER@ACCOUNT, such as az://{container}@ACCOUNT: the container \
+                 alone is that of any account"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether the first component of a path is `CONTAINER@ACCOUNT`.
+fn has_account(path: &str) -> bool {
+    let first = path.split('/').next().unwrap_or_default();
+    first
+        .split_once('@')
+        .is_some_and(|(container, account)| !container.is_empty() && !account.is_empty())
 }
 
 #[cfg(test)]
@@ -128,6 +153,15 @@ mod tests {
                 "n",
                 "--allow-inline",
                 "s3:",
+            ],
+            &[
+                "barge-csi",
+                "--endpoint",
+                "unix:///s",
+                "--node-id",
+                "n",
+                "--allow-inline",
+                "az://container/dir",
             ],
             &[
                 "barge-csi",

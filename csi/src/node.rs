@@ -96,6 +96,7 @@ impl Node {
         if inline {
             usage.read_only = read_only;
             let plan = self.policy.plan(Author::Pod, context, secrets, &usage)?;
+            let plan = plan.of_pod(id);
             let _operation = self.in_flight.start(id)?;
             return self.publish_with(&target, |target| self.ensure_mounted(id, &plan, target));
         }

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use command::csi::check_account;
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use sha2::{Digest, Sha256};
 use tonic::Status;
@@ -144,21 +145,32 @@ const ADMINISTRATOR_SECRETS: &[&str] = &["AWS_ENDPOINT_URL"];
 /// volumes without secrets: the credentials of the node.
 const AMBIENT: &[&str] = &["AWS_", "AZURE_", "DOCKER_CONFIG", "GOOGLE_"];
 
-/// The credentials of each object store among [`SECRETS`], and the variable without which a store
-/// asks the node for its role.
-const CREDENTIALS: &[(&str, &[&str])] = &[
-    ("AWS_SKIP_SIGNATURE", &["AWS_ACCESS_KEY_ID"]),
+/// The complete sets of credentials of each object store among [`SECRETS`], and the variable
+/// without which a store asks the node for its role. [`TENANT`] alone excludes that already; this
+/// holds for another version of `barge` as well.
+const CREDENTIALS: &[(&str, &[&[&str]])] = &[
+    (
+        "AWS_SKIP_SIGNATURE",
+        &[&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]],
+    ),
     (
         "AZURE_SKIP_SIGNATURE",
         &[
-            "AZURE_STORAGE_ACCOUNT_KEY",
-            "AZURE_STORAGE_CLIENT_SECRET",
-            "AZURE_STORAGE_SAS_KEY",
-            "AZURE_STORAGE_TOKEN",
+            &["AZURE_STORAGE_ACCOUNT_KEY"],
+            &[
+                "AZURE_STORAGE_CLIENT_ID",
+                "AZURE_STORAGE_CLIENT_SECRET",
+                "AZURE_STORAGE_TENANT_ID",
+            ],
+            &["AZURE_STORAGE_SAS_KEY"],
+            &["AZURE_STORAGE_TOKEN"],
         ],
     ),
-    ("GOOGLE_SKIP_SIGNATURE", &["GOOGLE_SERVICE_ACCOUNT_KEY"]),
+    ("GOOGLE_SKIP_SIGNATURE", &[&["GOOGLE_SERVICE_ACCOUNT_KEY"]]),
 ];
+
+/// The variable that names the tenant whose volume `barge mount` mounts: a pod.
+const TENANT: &str = "BARGE_TENANT";
 
 /// The disk cache of all volumes of object stores.
 #[derive(Clone, Debug)]
@@ -277,6 +289,28 @@ impl MountPlan {
         let options = self.options.iter().map(String::as_str);
         digest(parts.into_iter().chain(options))
     }
+
+    /// Returns short digests of the source, the options and the key.
+    pub(crate) fn parts(&self) -> [String; 3] {
+        let source = self.source.text();
+        let options = self.options.iter().map(String::as_str);
+        let whole = [
+            digest([source.as_str()]),
+            digest(options),
+            digest(self.verify_key.as_deref()),
+        ];
+        whole.map(|digest| digest[..8].to_owned())
+    }
+
+    /// Returns the plan for a volume of a pod: the node's disk cache keeps its data apart from that
+    /// of others.
+    #[must_use]
+    pub(crate) fn of_pod(mut self, volume_id: &str) -> MountPlan {
+        self.environment.retain(|(name, _)| name != TENANT);
+        let tenant = digest([volume_id]);
+        self.environment.push((TENANT.into(), tenant.into()));
+        self
+    }
 }
 
 /// Returns the first half of the SHA-256 digest of the texts, in hexadecimal digits.
@@ -343,6 +377,11 @@ impl Policy {
             node_options.extend(size.map(|size| format!("cache_dir_size={size}")));
         }
         let environment = environment(author, secrets)?;
+        if let Source::Remote(url) = &allowed
+            && (author == Author::Pod || !secrets.is_empty())
+        {
+            check_store(url, &environment, secrets)?;
+        }
         Ok(MountPlan {
             source: allowed,
             options,
@@ -435,10 +474,34 @@ pub fn joined(source: &str, sub_dir: &str) -> Result<String, Status> {
     Ok(format!("{}/{sub_dir}{query}", path.trim_end_matches('/')))
 }
 
+/// Checks that an object store accepts the variables, and that they lead to no other server. The
+/// error has no value of a secret.
+fn check_store(
+    url: &str,
+    environment: &[(String, OsString)],
+    secrets: &HashMap<String, String>,
+) -> Result<(), Status> {
+    let source = url.parse::<sources::Source>();
+    let source = source.map_err(|bad| Status::invalid_argument(bad.to_string()))?;
+    let variables = environment.iter();
+    let variables = variables.map(|(name, value)| (name.into(), value.clone()));
+    source.check_environment(variables).map_err(|error| {
+        let text = error.to_string();
+        let shows = |value: &String| !value.is_empty() && text.contains(value.as_str());
+        match secrets.values().any(shows) {
+            true => Status::invalid_argument("secrets: the object store does not accept them"),
+            false => Status::invalid_argument(format!("secrets: {text}")),
+        }
+    })
+}
+
 /// Returns whether a source is `allowed` or beneath it, component by component. The source of an
 /// inline volume has a plain path: no empty, `.` or `..` component and no percent-encoding, and no
 /// parameters, except those of HTTP.
 fn is_at(text: &str, allowed: &str) -> bool {
+    if check_account(allowed).is_err() {
+        return false;
+    }
     let (text, allowed) = (local_path(text), local_path(allowed));
     let (path, query) = text.split_at(text.find('?').unwrap_or(text.len()));
     if !query.is_empty() && !path.starts_with("http://") && !path.starts_with("https://") {
@@ -528,8 +591,10 @@ fn environment(
     if author == Author::Pod {
         // Registries get no login of the node's users.
         environment.push(("DOCKER_CONFIG".into(), "/nonexistent".into()));
-        for (skip, names) in CREDENTIALS {
-            if !names.iter().any(|name| secrets.contains_key(*name)) {
+        environment.push((TENANT.into(), "pod".into()));
+        for (skip, sets) in CREDENTIALS {
+            let complete = |set: &&[&str]| set.iter().all(|name| secrets.contains_key(*name));
+            if !sets.iter().any(complete) {
                 environment.push(((*skip).to_owned(), "true".into()));
             }
         }
@@ -808,7 +873,8 @@ mod tests {
         let hush = ("AWS_SECRET_ACCESS_KEY".to_owned(), OsString::from("hush"));
         assert!(administrator.contains(&hush));
         // A pod's volume has neither role nor login of the node.
-        let skip = "AZURE_SKIP_SIGNATURE DOCKER_CONFIG GOOGLE_SKIP_SIGNATURE".split(' ');
+        let skip =
+            "AZURE_SKIP_SIGNATURE BARGE_TENANT DOCKER_CONFIG GOOGLE_SKIP_SIGNATURE".split(' ');
         let with_keys = keys.iter().map(|(name, _)| *name).chain(skip.clone());
         assert_eq!(names(Author::Pod, &keys), with_keys.collect::<Vec<_>>());
         let without = std::iter::once("AWS_SKIP_SIGNATURE").chain(skip);
@@ -827,6 +893,84 @@ mod tests {
         }
         let endpoint = [("AWS_ENDPOINT_URL", "http://minio:9000")];
         assert!(plan(Author::Administrator, &endpoint).is_ok());
+    }
+
+    #[test]
+    fn a_container_is_allowed_with_its_account_only() {
+        let allowed = |entry: &str| Policy {
+            allow_inline: vec![entry.into()],
+            ..Policy::default()
+        };
+        for entry in [
+            "az://c",
+            "az://c/dir",
+            "az://",
+            "az://c@",
+            "az://@a",
+            "az://c@/a",
+        ] {
+            let hint = check_account(entry).expect_err(entry);
+            assert!(hint.contains("az://CONTAINER@ACCOUNT"), "{hint}");
+            for source in ["az://c/k", "az://c@mine/k", "az://c@mine/dir/k"] {
+                let refused = allowed(entry).source(Author::Pod, source);
+                refused.expect_err(source);
+            }
+        }
+        check_account("az://c@theirs").expect("good");
+        let policy = allowed("az://c@theirs");
+        policy
+            .source(Author::Pod, "az://c@theirs/k")
+            .expect("allowed");
+        for source in [
+            "az://c/k",
+            "az://c@mine/k",
+            "az://c@theirs2/k",
+            "az://c@theirs@mine/k",
+            "az://c@theirs.mine/k",
+            "az://c@theirs/k?account_name=mine",
+        ] {
+            policy.source(Author::Pod, source).expect_err(source);
+        }
+    }
+
+    #[test]
+    fn a_secret_of_a_pod_that_leads_elsewhere_is_refused() {
+        let policy = Policy {
+            allow_inline: vec!["s3://b".into(), "gs://b".into(), "az://c@theirs".into()],
+            ..Policy::default()
+        };
+        let plan = |source: &str, secrets: &[(&str, &str)]| {
+            let attributes = map(&[("source", source)]);
+            let usage = Usage::default();
+            policy.plan(Author::Pod, &attributes, &map(secrets), &usage)
+        };
+        let key = "{\"private_key\": \"hush\", \"private_key_id\": \"hush\", \"client_email\": \
+                   \"hush\", \"gcs_base_url\": \"http://hush.example\"}";
+        for (source, secrets) in [
+            ("s3://b/k", &[("AWS_REGION", "@hush.example/#")][..]),
+            ("s3://b/k", &[("AWS_ACCESS_KEY_ID", "hush")]),
+            ("s3://b/k", &[("AWS_SECRET_ACCESS_KEY", "hush")]),
+            ("s3://b/k", &[("AWS_SESSION_TOKEN", "hush")]),
+            ("gs://b/k", &[("GOOGLE_SERVICE_ACCOUNT_KEY", key)]),
+            ("gs://b/k", &[("GOOGLE_SERVICE_ACCOUNT_KEY", "hush")]),
+            (
+                "az://c@theirs/k",
+                &[("AZURE_STORAGE_CLIENT_SECRET", "hush")],
+            ),
+            ("az://c@theirs/k", &[("AZURE_STORAGE_CLIENT_ID", "hush")]),
+            ("az://c@theirs/k", &[("AZURE_STORAGE_TENANT_ID", "hush")]),
+            (
+                "az://c@theirs/k",
+                &[("AZURE_STORAGE_ACCOUNT_KEY", "hush\n")],
+            ),
+        ] {
+            let refused = plan(source, secrets).err().expect(source);
+            assert_eq!(refused.code(), Code::InvalidArgument, "{secrets:?}");
+            assert!(!refused.message().contains("hush"), "{refused}");
+        }
+        // The account in the URL is the one that counts.
+        let other = [("AZURE_STORAGE_ACCOUNT_NAME", "mine")];
+        plan("az://c@theirs/k", &other).map(drop).expect("good");
     }
 
     #[test]
