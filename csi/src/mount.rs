@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use command::child::{self, ChildError};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfs, StatVfsMountFlags, fstat, open};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfs, fstat, open};
 use rustix::io::Errno;
 use rustix::mount::{
     MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind, move_mount, open_tree,
@@ -38,10 +38,14 @@ pub const ENTER_CGROUP: &str = "enter-cgroup";
 /// The beginning of the names of public keys in the state directory.
 const KEY_PREFIX: &str = "key-";
 
-/// The source of a volume's mount in the mount table: `barge-csi:VOLUME:PLAN`, digests of the
-/// volume's identifier and of its [`MountPlan`].
+/// The source of a volume's mount in the mount table: `barge-csi:VOLUME:PLAN:SOURCE:OPTIONS:KEY`,
+/// digests of the volume's identifier, of its [`MountPlan`], and short ones of the plan's parts,
+/// which tell what differs. Mounts of earlier versions end after PLAN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label(String);
+
+/// The names of a plan's parts, in the order of their digests in a label.
+const PARTS: [&str; 3] = ["source", "options", "verifyKey"];
 
 impl Label {
     /// The beginning of all labels.
@@ -49,7 +53,29 @@ impl Label {
 
     /// Returns the label of a volume that is mounted as `plan` says.
     pub fn new(volume_id: &str, plan: &MountPlan) -> Label {
-        Label(format!("{}{}", Label::of_volume(volume_id), plan.digest()))
+        let parts = plan.parts().join(":");
+        let (volume, plan) = (Label::of_volume(volume_id), plan.digest());
+        Label(format!("{volume}{plan}:{parts}"))
+    }
+
+    /// Returns whether a source in the mount table is one of the same volume and plan.
+    pub fn matches(&self, source: &str) -> bool {
+        let plan = |text: &str| text.splitn(4, ':').take(3).collect::<Vec<_>>().join(":");
+        plan(&self.0) == plan(source)
+    }
+
+    /// Returns the names of the parts in which another source of the same volume differs.
+    pub fn difference(&self, source: &str) -> String {
+        let parts = |text: &str| {
+            text.split(':')
+                .skip(3)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let (ours, theirs) = (parts(&self.0), parts(source));
+        let differ = PARTS.iter().enumerate();
+        let differ = differ.filter(|(at, _)| ours.get(*at) != theirs.get(*at));
+        differ.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the text, as the mount table has it.
@@ -85,7 +111,8 @@ pub enum MountState {
     Absent,
     /// A mount that answers.
     Live(MountEntry),
-    /// A mount whose process has ended, or which is broken otherwise.
+    /// A mount whose process has ended. A mount that answers with another error is live: its server
+    /// may come back.
     Dead(MountEntry),
 }
 
@@ -108,16 +135,23 @@ pub(crate) fn probe_failed(target: &Path, error: ProbeError) -> Status {
     }
 }
 
+/// Returns whether the error of a file system says that its connection has ended: fs/fuse/dev.c
+/// returns these once the device is closed or the connection is aborted.
+fn is_dead(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
+}
+
 /// Returns the attributes of a mount that [`change_mount`] has to set again on Linux before 5.12,
 /// where they replace those of the mount.
-fn attributes_of(flags: StatVfsMountFlags) -> MountAttrFlags {
+fn attributes_of(entry: &MountEntry) -> MountAttrFlags {
     let mut attributes = MountAttrFlags::empty();
-    for (flag, attribute) in [
-        (StatVfsMountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
-        (StatVfsMountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
-        (StatVfsMountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+    for (option, attribute) in [
+        ("nosuid", MountAttrFlags::MOUNT_ATTR_NOSUID),
+        ("nodev", MountAttrFlags::MOUNT_ATTR_NODEV),
+        ("noexec", MountAttrFlags::MOUNT_ATTR_NOEXEC),
     ] {
-        attributes.set(attribute, flags.contains(flag));
+        let has = entry.options.split(',').any(|one| one == option);
+        attributes.set(attribute, has);
     }
     attributes
 }
@@ -142,7 +176,8 @@ impl Mounter {
         };
         match self.statvfs(target) {
             Ok(_) => Ok(MountState::Live(entry)),
-            Err(ProbeError::Failed(_)) => Ok(MountState::Dead(entry)),
+            Err(ProbeError::Failed(errno)) if is_dead(errno) => Ok(MountState::Dead(entry)),
+            Err(ProbeError::Failed(_)) => Ok(MountState::Live(entry)),
             Err(error) => Err(probe_failed(target, error)),
         }
     }
@@ -165,9 +200,10 @@ impl Mounter {
     }
 
     fn make_read_only(&self, target: &Path) -> Result<(), Status> {
-        let stat = self.statvfs(target);
-        let stat = stat.map_err(|error| probe_failed(target, error))?;
-        let set = attributes_of(stat.f_flag)
+        // The mount table has them also while the server of the file system is away.
+        let entry = mounts::at(target).map_err(internal("mount table"))?;
+        let gone = || Status::internal(format!("{}: no longer mounted", target.display()));
+        let set = attributes_of(&entry.ok_or_else(gone)?)
             | MountAttrFlags::MOUNT_ATTR_RDONLY
             | MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -260,6 +296,25 @@ impl Mounter {
             }
             ChildError::Broken(error) => internal(self.barge.display())(error),
         })
+    }
+
+    /// Mounts a volume in place of a dead mount, which comes back if that fails: the next call
+    /// finds that the volume was mounted here.
+    pub fn replace(&self, volume_id: &str, plan: &MountPlan, target: &Path) -> Result<(), Status> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let failed = internal::<Errno>(target.display());
+        let dead = open_tree(CWD, target, flags).map_err(&failed)?;
+        self.unmount_all(target)?;
+        let mounted = self.mount(volume_id, plan, target);
+        if mounted.is_err() {
+            // A process that was ended may have mounted already.
+            let _ = self.unmount_all(target);
+            let on = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            if let Err(errno) = move_mount(&dead, c"", CWD, target, on) {
+                tracing::warn!("{}: {}", target.display(), io::Error::from(errno));
+            }
+        }
+        mounted
     }
 
     /// Returns the command for `barge`, within the control group.
@@ -444,6 +499,41 @@ mod tests {
                 .bytes()
                 .all(|byte| byte.is_ascii_graphic() && byte != b',')
         );
+    }
+
+    #[test]
+    fn a_label_tells_what_differs() {
+        let one = Label::new("v", &plan(&[]));
+        assert!(one.matches(one.as_str()));
+        // That of a mount of an earlier version.
+        let old = one.as_str().splitn(4, ':').take(3).collect::<Vec<_>>();
+        assert!(one.matches(&old.join(":")));
+        let mut other = plan(&[]);
+        other.options.push("ro".into());
+        let other = Label::new("v", &other);
+        assert!(!one.matches(other.as_str()));
+        assert_eq!(one.difference(other.as_str()), "options");
+        let mut other = plan(&[]);
+        other.source = Source::Remote("nfs://h/e".into());
+        other.verify_key = Some("key".into());
+        let other = Label::new("v", &other);
+        assert_eq!(one.difference(other.as_str()), "source, verifyKey");
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_no_dead_mount() {
+        for errno in [Errno::NOTCONN, Errno::CONNABORTED] {
+            assert!(is_dead(errno), "{errno}");
+        }
+        for errno in [
+            Errno::TIMEDOUT,
+            Errno::IO,
+            Errno::HOSTDOWN,
+            Errno::STALE,
+            Errno::ACCESS,
+        ] {
+            assert!(!is_dead(errno), "{errno}");
+        }
     }
 
     #[test]

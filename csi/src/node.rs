@@ -7,7 +7,7 @@ use sys::mounts::{self, MountEntry};
 use sys::probes::ProbeError;
 use tonic::Status;
 
-use crate::capabilities::{usage, volume_id};
+use crate::capabilities::{Usage, usage, volume_id};
 use crate::in_flight::InFlight;
 use crate::mount::{Label, MountState, Mounter, create_target, internal, probe_failed, remove_dir};
 use crate::paths::mount_point;
@@ -106,35 +106,63 @@ impl Node {
         }
         let staging = mount_point("staging_target_path", &request.staging_target_path)?;
         let _operation = self.in_flight.start(id)?;
-        match self.mounter.state(&staging)? {
-            MountState::Live(entry) => check_volume(id, &staging, &entry)?,
-            MountState::Absent => {
-                let text = format!("{}: the volume is not staged", staging.display());
-                return Err(Status::failed_precondition(text));
-            }
-            // Its process has ended. The orchestrator does not stage a volume again that it has
-            // staged, so new workloads would fail.
-            MountState::Dead(entry) => {
-                check_volume(id, &staging, &entry)?;
-                let author = Author::Administrator;
-                let plan = self.policy.plan(author, context, secrets, &usage)?;
-                self.ensure_mounted(id, &plan, &staging)?;
-            }
-        }
+        let plans = self.plans(&request, &usage, read_only)?;
+        let staged = self.staged(id, &plans, &staging)?;
         if usage.single_writer {
             check_unpublished_elsewhere(id, &[&staging, &target])?;
         }
         self.publish_with(&target, |target| {
             if let MountState::Live(entry) = self.cleared(target)? {
-                check_volume(id, target, &entry)?;
-                if read_only && !entry.is_read_only() {
-                    let text = format!("{}: published for writing", target.display());
-                    return Err(Status::already_exists(text));
-                }
-                return Ok(());
+                check_plan(id, &plans, target, &entry)?;
+                return check_access(target, read_only, &entry, &staged);
             }
             self.mounter.bind(&staging, target, read_only)
         })
+    }
+
+    /// Returns the plans of the mounts that a request to publish a staged volume may use, the one
+    /// to make first: a workload that does not write may have a mount that others write to.
+    fn plans(
+        &self,
+        request: &NodePublishVolumeRequest,
+        usage: &Usage,
+        read_only: bool,
+    ) -> Result<Vec<MountPlan>, Status> {
+        let plan = |read_only| {
+            let usage = Usage {
+                read_only,
+                ..usage.clone()
+            };
+            let (context, secrets) = (&request.volume_context, &request.secrets);
+            self.policy
+                .plan(Author::Administrator, context, secrets, &usage)
+        };
+        let mut plans = vec![plan(usage.read_only)?];
+        if read_only {
+            plans.push(plan(!usage.read_only)?);
+        }
+        Ok(plans)
+    }
+
+    /// Returns the mount on a staging directory. The orchestrator does not stage a volume twice, so
+    /// a mount whose process has ended is replaced, and one that is gone while the volume is
+    /// published elsewhere on the node is made again.
+    fn staged(&self, id: &str, plans: &[MountPlan], staging: &Path) -> Result<MountEntry, Status> {
+        match self.mounter.state(staging)? {
+            MountState::Live(entry) => {
+                check_plan(id, plans, staging, &entry)?;
+                return Ok(entry);
+            }
+            MountState::Dead(entry) => check_plan(id, plans, staging, &entry)?,
+            MountState::Absent if !is_mounted(id)? || !staging.is_dir() => {
+                let text = format!("{}: the volume is not staged", staging.display());
+                return Err(Status::failed_precondition(text));
+            }
+            MountState::Absent => {}
+        }
+        self.ensure_mounted(id, &plans[0], staging)?;
+        let entry = mounts::at(staging).map_err(internal("mount table"))?;
+        entry.ok_or_else(|| Status::internal(format!("{}: not mounted", staging.display())))
     }
 
     /// Creates `target` unless it is mounted already, mounts on it with `mount`, and removes it
@@ -166,21 +194,23 @@ impl Node {
 
     /// Mounts a volume, unless it is mounted already. A dead mount is replaced.
     fn ensure_mounted(&self, id: &str, plan: &MountPlan, target: &Path) -> Result<(), Status> {
-        if let MountState::Live(entry) = self.cleared(target)? {
-            return match Label::new(id, plan).as_str() == entry.source {
-                true => Ok(()),
-                false => Err(Status::already_exists(format!(
-                    "{}: mounted, but not as this request says",
-                    target.display()
-                ))),
-            };
+        match self.mounter.state(target)? {
+            MountState::Live(entry) => {
+                return check_plan(id, std::slice::from_ref(plan), target, &entry);
+            }
+            MountState::Dead(entry) => {
+                tracing::warn!("{}: replacing a dead mount", entry.target.display());
+                self.mounter.replace(id, plan, target)?;
+            }
+            MountState::Absent => {
+                let mounted = self.mounter.mount(id, plan, target);
+                if mounted.is_err() {
+                    // A process that was ended may have mounted already.
+                    let _ = self.mounter.unmount_all(target);
+                }
+                mounted?;
+            }
         }
-        let mounted = self.mounter.mount(id, plan, target);
-        if mounted.is_err() {
-            // A process that was ended may have mounted already.
-            let _ = self.mounter.unmount_all(target);
-        }
-        mounted?;
         tracing::info!("mounted on {}", target.display());
         Ok(())
     }
@@ -273,7 +303,7 @@ impl Node {
         })
     }
 
-    /// Returns the state of `target` after its dead mounts are unmounted.
+    /// Returns the state of a workload's directory after its dead mounts are unmounted.
     fn cleared(&self, target: &Path) -> Result<MountState, Status> {
         let found = self.mounter.state(target)?;
         if let MountState::Dead(entry) = &found {
@@ -308,11 +338,53 @@ fn check_unpublished_elsewhere(id: &str, known: &[&Path]) -> Result<(), Status> 
     }
 }
 
-/// Returns `ALREADY_EXISTS` if a mount is not one of the volume.
-fn check_volume(id: &str, target: &Path, entry: &MountEntry) -> Result<(), Status> {
-    if entry.source.starts_with(&Label::of_volume(id)) {
+/// Returns whether the volume is mounted anywhere on this node.
+fn is_mounted(id: &str) -> Result<bool, Status> {
+    let label = Label::of_volume(id);
+    let table = mounts::read().map_err(internal("mount table"))?;
+    Ok(table.iter().any(|entry| entry.source.starts_with(&label)))
+}
+
+/// Returns `ALREADY_EXISTS` if a mount is not the volume's, or not as one of the plans says.
+fn check_plan(
+    id: &str,
+    plans: &[MountPlan],
+    target: &Path,
+    entry: &MountEntry,
+) -> Result<(), Status> {
+    let exists = |text: String| {
+        let text = format!("{}: {text}", target.display());
+        Err(Status::already_exists(text))
+    };
+    if !entry.source.starts_with(&Label::of_volume(id)) {
+        return exists("another volume is mounted".into());
+    }
+    let labels: Vec<Label> = plans.iter().map(|plan| Label::new(id, plan)).collect();
+    if labels.iter().any(|label| label.matches(&entry.source)) {
         return Ok(());
     }
-    let text = format!("{}: another volume is mounted", target.display());
+    let differs = labels[0].difference(&entry.source);
+    exists(format!(
+        "mounted, but not as this request says (other {differs})"
+    ))
+}
+
+/// Returns `ALREADY_EXISTS` if a volume is published for reading alone and `read_only` does not say
+/// so, or the other way round. A file system that nobody can write to is no difference.
+fn check_access(
+    target: &Path,
+    read_only: bool,
+    entry: &MountEntry,
+    staged: &MountEntry,
+) -> Result<(), Status> {
+    let is_limited = |entry: &MountEntry| entry.options.split(',').any(|option| option == "ro");
+    let text = if read_only && !entry.is_read_only() {
+        "published for writing"
+    } else if !read_only && is_limited(entry) && !is_limited(staged) {
+        "published for reading only"
+    } else {
+        return Ok(());
+    };
+    let text = format!("{}: {text}", target.display());
     Err(Status::already_exists(text))
 }

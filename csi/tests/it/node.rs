@@ -298,6 +298,48 @@ fn a_volume_of_a_single_writer_is_published_once() {
 }
 
 #[test]
+fn volumes_with_one_handle_are_told_apart() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &[]);
+    let tree = format!("{allowed}/tree");
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &tree)]);
+    volume.stage().expect("staged");
+    let target = scratch.text("target");
+    for (context, differs) in [
+        (&[("source", allowed.as_str())][..], "source"),
+        (&[("source", &tree), ("options", "noexec")], "options"),
+        (
+            &[("source", allowed.as_str()), ("options", "noexec")],
+            "source, options",
+        ),
+    ] {
+        let mut other = Volume::new(&daemon, &scratch, "v", context);
+        other.staging.clone_from(&volume.staging);
+        for refused in [other.publish(&target, false), other.stage()] {
+            let refused = refused.expect_err(differs);
+            assert_eq!(refused.code(), Code::AlreadyExists);
+            let shown = format!("(other {differs})");
+            assert!(refused.message().contains(&shown), "{refused}");
+        }
+        assert!(!scratch.path("target").exists());
+    }
+    volume.publish(&target, true).expect("published");
+    volume.publish(&target, true).expect("still published");
+    let again = volume.publish(&target, false).expect_err("read-only");
+    assert_eq!(again.code(), Code::AlreadyExists);
+    volume.unpublish(&target).expect("unpublished");
+    volume.publish(&target, false).expect("published");
+    volume.publish(&target, false).expect("still published");
+    let again = volume.publish(&target, true).expect_err("writable");
+    assert_eq!(again.code(), Code::AlreadyExists);
+    volume.unpublish(&target).expect("unpublished");
+    volume.unstage().expect("unstaged");
+}
+
+#[test]
 fn mounts_outlive_the_daemon() {
     if !may_mount() {
         return;
