@@ -103,6 +103,9 @@ impl Parameters {
             let text = "source: expected a path or URL without '#'";
             return Err(Status::invalid_argument(text));
         }
+        if let Some(template) = template {
+            check_template(template)?;
+        }
         let mut path = template.unwrap_or(name).to_owned();
         for (key, variable) in METADATA {
             if path.contains(variable) {
@@ -126,6 +129,25 @@ impl Parameters {
             context,
         })
     }
+}
+
+/// Checks that a template yields a directory of its own for each volume: it has the volume's name,
+/// or the claim's namespace and name in directories of their own. With another separator than `/`,
+/// `a-b` and `c` would be as `a` and `b-c`.
+fn check_template(template: &str) -> Result<(), Status> {
+    const NAME: &str = "${pvc.metadata.name}";
+    const NAMESPACE: &str = "${pvc.metadata.namespace}";
+    let has = |variable: &str, other: &str| {
+        let mut parts = template.split('/');
+        parts.any(|part| part.matches(variable).count() == 1 && !part.contains(other))
+    };
+    if template.contains("${pv.metadata.name}") || has(NAME, NAMESPACE) && has(NAMESPACE, NAME) {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!(
+        "subDir: claims could get the same directory: expected ${{pv.metadata.name}}, or \
+         {NAMESPACE} and {NAME} with a slash between them"
+    )))
 }
 
 fn parse_permissions(text: &str) -> Result<u32, Status> {

@@ -104,6 +104,56 @@ fn a_volume_is_a_directory_beneath_a_shared_one() {
 }
 
 #[test]
+fn claims_of_two_namespaces_never_share_a_directory() {
+    let scratch = Scratch::new();
+    let shared = scratch.dir("shared");
+    let daemon = Daemon::start(
+        &scratch,
+        &["--allow-path", &shared, "--barge", "/bin/false"],
+    );
+    let claim = |template: &str, namespace: &str, name: &str, volume: &str| {
+        let parameters = [
+            ("source", shared.as_str()),
+            ("subDir", template),
+            ("csi.storage.k8s.io/pvc/namespace", namespace),
+            ("csi.storage.k8s.io/pvc/name", name),
+            ("csi.storage.k8s.io/pv/name", volume),
+        ];
+        create(&daemon, volume, &parameters)
+    };
+    for template in [
+        "${pvc.metadata.name}",
+        "${pvc.metadata.namespace}",
+        "${pvc.metadata.namespace}-${pvc.metadata.name}",
+        "${pvc.metadata.name}${pvc.metadata.namespace}/x",
+        "data",
+        "a/b",
+    ] {
+        let refused = claim(template, "a", "b-c", "pvc-1").expect_err(template);
+        assert_eq!(refused.code(), Code::InvalidArgument, "{template}");
+        assert!(
+            refused.message().contains("${pv.metadata.name}"),
+            "{refused}"
+        );
+    }
+    assert_eq!(fs::read_dir(&shared).expect("listed").count(), 0);
+    for template in [
+        "${pvc.metadata.namespace}/${pvc.metadata.name}",
+        "of-${pvc.metadata.name}/${pvc.metadata.namespace}",
+        "${pv.metadata.name}",
+        "${pvc.metadata.namespace}-${pvc.metadata.name}-${pv.metadata.name}",
+    ] {
+        let one = claim(template, "a", "b-c", "pvc-1").expect(template);
+        let two = claim(template, "a-b", "c", "pvc-2").expect(template);
+        let directory = |volume: &csi::proto::Volume| volume.volume_context["subDir"].clone();
+        assert_ne!(directory(&one), directory(&two), "{template}");
+        for volume in [one, two] {
+            delete(&daemon, &volume.volume_id).expect("removed");
+        }
+    }
+}
+
+#[test]
 fn a_volume_whose_shared_directory_is_gone_is_deleted() {
     let scratch = Scratch::new();
     let allowed = scratch.dir("allowed");
