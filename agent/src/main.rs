@@ -12,6 +12,7 @@ use std::time::Duration;
 use agent::session::{self, Target};
 use clap::Parser;
 use command::agent::{AgentArgs, AgentMount};
+use command::stderr::print_line;
 use command::{CommandResult, Failure, log, notify, signals};
 use rustix::fs::{Mode, OFlags};
 use transports::{Addr, Link, StreamLink, dial};
@@ -23,10 +24,7 @@ fn main() -> ExitCode {
     signals::prepare();
     let args = AgentArgs::parse();
     log::to_stderr(args.log.level(), args.log.log_format);
-    run(args).unwrap_or_else(|failure| {
-        eprintln!("barge-agent: {}", failure.message);
-        ExitCode::from(failure.status)
-    })
+    run(args).unwrap_or_else(|failure| failure.report("barge-agent"))
 }
 
 /// The server's end of the channel.
@@ -79,10 +77,8 @@ fn run(args: AgentArgs) -> CommandResult {
                 let serve = || serve(&server, mount, &waiting, &args);
                 let Err(_) = catch_unwind(AssertUnwindSafe(serve));
                 // Without this thread, its mount would not be notified.
-                eprintln!(
-                    "barge-agent: {}: a thread has panicked",
-                    mount.dir.display()
-                );
+                let dir = mount.dir.display();
+                print_line(format_args!("barge-agent: {dir}: a thread has panicked"));
                 exit(1)
             });
         }
@@ -127,7 +123,7 @@ fn serve(
         let message = format!("{}: {why}", mount.dir.display());
         if args.once {
             // The other mounts end with the process.
-            eprintln!("barge-agent: {message}");
+            print_line(format_args!("barge-agent: {message}"));
             exit(1);
         }
         if std::mem::take(&mut begun) {

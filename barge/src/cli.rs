@@ -9,6 +9,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use command::bench::BenchArgs;
 use command::log::{LogArgs, LogFormat};
+use command::stderr::print_line;
 
 use crate::cache::CacheArgs;
 use crate::commands::FileCommand;
@@ -69,7 +70,7 @@ impl Cli {
                     cli.config = Some(config);
                 }
                 Err(problems) => {
-                    eprintln!("{problems}");
+                    print_line(problems);
                     std::process::exit(2);
                 }
             }
@@ -117,7 +118,7 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => reference::completions(args, &mut Cli::command()),
         Command::Man(args) => reference::man(args, Cli::command()),
     };
-    done.unwrap_or_else(|failure| failure.report())
+    done.unwrap_or_else(|failure| failure.report("barge"))
 }
 
 /// Returns an argument of `barge serve` that conflicts with `--config`: any but that and the

@@ -1,11 +1,12 @@
 //! `barge ctl`, the client of a server's control socket.
 
-use std::io::{self, BufRead, BufReader, Write, stdout};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use command::print;
 use layers::limit::Rates;
 use serde_json::{Map, Value, json};
 use transports::{Addr, dial_unix};
@@ -259,9 +260,7 @@ pub(crate) fn run(args: &CtlArgs) -> CommandResult {
         true => format!("{result}\n"),
         false => text(&result),
     };
-    stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+    print(text)?;
     Ok(ExitCode::SUCCESS)
 }
 

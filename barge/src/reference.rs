@@ -3,12 +3,12 @@
 #[cfg_attr(not(target_os = "linux"), path = "reference/none.rs")]
 mod others;
 
-use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Command};
 use clap_complete::Shell;
+use command::print;
 
 use crate::{CommandResult, Failure};
 
@@ -30,7 +30,10 @@ pub(crate) struct ManArgs {
 
 /// `barge completions`; `cli` is the definition of the command line.
 pub(crate) fn completions(args: &CompletionsArgs, cli: &mut Command) -> CommandResult {
-    clap_complete::generate(args.shell, cli, "barge", &mut stdout());
+    // The generator panics if a write fails.
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, cli, "barge", &mut text);
+    print(text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -45,8 +48,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
             .map_err(|error| Failure::new(format!("{}: {error}", dir.display())));
     }
     if let Some(page) = args.command.as_deref().and_then(others::page) {
-        let written = stdout().write_all(page.as_bytes());
-        return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+        return print(page).map(|()| ExitCode::SUCCESS);
     }
     let command = match &args.command {
         None => cli,
@@ -60,6 +62,6 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
     clap_mangen::Man::new(command)
         .render(&mut text)
         .map_err(Failure::new)?;
-    stdout().write_all(&text).map_err(Failure::new)?;
+    print(text)?;
     Ok(ExitCode::SUCCESS)
 }

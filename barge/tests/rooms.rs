@@ -2,6 +2,7 @@
 //! same table for people.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -188,6 +189,64 @@ fn unsafe_code_lives_in_sys_and_where_memory_is_a_guests_or_a_c_programs() {
         let allows = text.contains("(unsafe_code)");
         assert_eq!(allows, path.ends_with("ffi.rs"), "{}", path.display());
     }
+}
+
+/// Programs print through `command`, whose writers neither panic nor wait if standard error is full
+/// or closed.
+#[test]
+fn programs_print_with_no_macro_that_panics() {
+    let metadata = MetadataCommand::new()
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    let mut found = Vec::new();
+    for package in &metadata.packages {
+        // Test programs end when they fail.
+        if ["guest", "hostile", "vfs-testkit", "fuzz"].contains(&room(&package.name)) {
+            continue;
+        }
+        let folder = package.manifest_path.parent().expect("a folder");
+        for file in rust_files(folder.join("src").as_std_path()) {
+            let text = std::fs::read_to_string(&file).expect("text");
+            // Tests come last.
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+            let shown = file.display();
+            let prints = code.lines().filter(|line| prints(line));
+            found.extend(prints.map(|line| format!("{shown}: {}", line.trim())));
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+}
+
+/// Returns whether a line of code prints, other than through `command`.
+fn prints(line: &str) -> bool {
+    let macros = [
+        "println!(",
+        "print!(",
+        "dbg!(",
+        "io::stderr().write",
+        "(stderr()",
+    ];
+    !line.trim_start().starts_with("//") && macros.iter().any(|name| line.contains(name))
+}
+
+/// Returns the Rust files below `folder` but those of tests and of the writer itself.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.ends_with("tests") || path.ends_with("tests.rs") {
+            continue;
+        }
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|name| name == "rs")
+            && !path.ends_with("command/src/stderr.rs")
+        {
+            files.push(path);
+        }
+    }
+    files
 }
 
 fn room(package: &str) -> &str {

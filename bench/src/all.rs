@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
 use command::bench::{BenchArgs, Table};
+use command::stderr::print_line;
 use command::{CommandResult, Failure};
 
 use crate::context::Context;
@@ -73,7 +74,7 @@ pub(super) fn run(options: &BenchArgs) -> CommandResult {
             }
         };
         if let Outcome::Failed(why) = &outcome {
-            eprintln!("barge: bench {}: {why}", part.name);
+            print_line(format_args!("barge: bench {}: {why}", part.name));
         }
         complete &= outcome.is_complete();
         tables.push(Entry {

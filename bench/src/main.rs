@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use command::bench::{BenchArgs, Table};
 use command::log::{LogArgs, to_stderr};
-use command::{CommandResult, Failure, signals};
+use command::{CommandResult, Failure, print, signals};
 
 /// Compare barge with its peers
 #[derive(Parser)]
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     signals::prepare();
     let cli = Cli::parse();
     to_stderr(cli.log.level(), cli.log.log_format);
-    run(&cli.bench).unwrap_or_else(|failure| failure.report())
+    run(&cli.bench).unwrap_or_else(|failure| failure.report("barge"))
 }
 
 fn run(options: &BenchArgs) -> CommandResult {
@@ -82,12 +82,12 @@ fn run_replay(options: &BenchArgs) -> CommandResult {
         return Err(Failure::usage("replay: expected FILE SOURCE"));
     };
     let mut replayed = replay::run(file.as_ref(), source, options.paced, options.changes)?;
-    print!("{}", replayed.text());
+    let printed = print(replayed.text());
     if let Some(path) = &options.outputs.json {
         std::fs::write(path, replayed.json())
             .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     }
-    Ok(ExitCode::SUCCESS)
+    printed.map(|()| ExitCode::SUCCESS)
 }
 
 fn run_show(options: &BenchArgs) -> CommandResult {

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use command::Failure;
 use command::signals::{SignalHandler, on_signal};
+use command::stderr::print_line;
 
 /// The length of the progress bar: long enough that every step of any table moves it.
 const BAR_LENGTH: u64 = 1_000_000;
@@ -78,7 +79,10 @@ impl Progress {
         // The remaining time is also updated during a long step.
         self.0.bar.enable_steady_tick(Duration::from_secs(1));
         if !std::io::stderr().is_terminal() {
-            eprintln!("barge: bench {name}, after {:.0} % of all", from * 100.0);
+            let percent = from * 100.0;
+            print_line(format_args!(
+                "barge: bench {name}, after {percent:.0} % of all"
+            ));
         }
     }
 
@@ -103,7 +107,8 @@ impl Progress {
     /// which makes cells fail.
     pub(super) fn report_failure(&self, why: String) {
         if !self.is_stopped() {
-            self.0.bar.suspend(|| eprintln!("barge: bench {why}"));
+            let print = || print_line(format_args!("barge: bench {why}"));
+            self.0.bar.suspend(print);
             self.lock_failures().push(why);
         }
     }

@@ -2,14 +2,14 @@
 //! process is ready.
 
 use std::env;
-use std::io::{Read, Write, stdout};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::signals::{IN_BACKGROUND, is_background};
-use crate::{CommandResult, Failure};
+use crate::{CommandResult, Failure, announce, print, stderr};
 
 /// The text of a mount that is ready, unless its command prints another one.
 pub const READY: &str = "ready\n";
@@ -34,7 +34,7 @@ pub fn start(json: bool) -> CommandResult {
         out.read_to_string(&mut output).map_err(Failure::new)?;
     }
     if json && output.ends_with("}\n") {
-        print(&output)?;
+        print(output)?;
         return Ok(ExitCode::SUCCESS);
     }
     if output == READY {
@@ -48,31 +48,25 @@ pub fn start(json: bool) -> CommandResult {
 /// Reports with `text` that the mount is ready. In the background, also detaches from the terminal
 /// and from the working directory.
 pub fn report_ready(text: &str) -> Result<(), Failure> {
-    print(text)?;
     if is_background() {
-        detach().map_err(Failure::new)?;
+        // Without its parent, nobody learns of the mount.
+        print(text)?;
+        return detach().map_err(Failure::new);
     }
-    Ok(())
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = stdout();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))
+    announce(text)
 }
 
 /// Detaches a child of a process in the background, whose standard output is /dev/null.
 pub fn detach_child() -> rustix::io::Result<()> {
     rustix::process::chdir("/")?;
-    rustix::stdio::dup2_stderr(rustix::stdio::stdout())
+    stderr::redirect(rustix::stdio::stdout())
 }
 
 fn detach() -> rustix::io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::chdir("/")?;
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::stdio::dup2_stderr(&null)?;
+    stderr::redirect(&null)?;
     // The parent sees the end of the output.
     rustix::stdio::dup2_stdout(&null)
 }

@@ -1,8 +1,10 @@
 //! The result of a command and its exit status.
 
 use std::fmt::Display;
-use std::io::{Write, stderr};
+use std::io::{self, ErrorKind, Write, stdout};
 use std::process::ExitCode;
+
+use crate::stderr::print_line;
 
 /// The error that ended a command: one line, and the exit status.
 #[derive(Debug)]
@@ -30,10 +32,23 @@ impl Failure {
         }
     }
 
-    /// Prints the message on standard error and returns the exit status.
-    pub fn report(&self) -> ExitCode {
-        // The status counts, whether or not anybody reads the message.
-        let _ = writeln!(stderr(), "barge: {}", self.message);
+    /// Returns the error of a write to standard output. A closed pipe is not a failure: its reader,
+    /// such as head(1), has seen enough, and the command ends with success and without a message.
+    pub fn of_output(error: io::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Failure {
+                message: String::new(),
+                status: 0,
+            },
+            _ => Failure::new(format!("standard output: {error}")),
+        }
+    }
+
+    /// Prints the message of `program` on standard error and returns the exit status.
+    pub fn report(&self, program: &str) -> ExitCode {
+        if !self.message.is_empty() {
+            print_line(format_args!("{program}: {}", self.message));
+        }
         ExitCode::from(self.status)
     }
 }
@@ -42,6 +57,22 @@ impl Failure {
 impl From<Failure> for String {
     fn from(failure: Failure) -> String {
         failure.message
+    }
+}
+
+/// Prints `text` on standard output, at once.
+pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let mut out = stdout();
+    out.write_all(text.as_ref())
+        .and_then(|()| out.flush())
+        .map_err(Failure::of_output)
+}
+
+/// Prints `text` for those who start this process, which goes on if standard output is closed.
+pub fn announce(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    match print(text) {
+        Err(failure) if failure.status == 0 => Ok(()),
+        printed => printed,
     }
 }
 

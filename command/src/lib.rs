@@ -1,5 +1,5 @@
 //! Parts of a command line that the programs of this workspace share: exit status, logging options,
-//! signals, notifications, children, external programs, and the options of
+//! standard error and output, signals, notifications, children, external programs, and the options of
 //! `barge bench`, `barge-agent`, `barge-csi` and `barge-snapshotter`.
 
 pub mod agent;
@@ -18,7 +18,8 @@ pub mod signals;
 pub mod snapshotter;
 #[cfg(target_os = "linux")]
 pub mod state_dir;
+pub mod stderr;
 pub mod tools;
 mod values;
 
-pub use exit::{CommandResult, Failure};
+pub use exit::{CommandResult, Failure, announce, print};

@@ -2,6 +2,10 @@
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+/// Time for a service manager to read earlier notifications; one that hangs delays no client.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns READY=1 with a status line, as described in sd_notify(3).
 pub fn ready(status: &str) -> String {
@@ -33,5 +37,6 @@ pub fn connect() -> io::Result<Option<UnixDatagram>> {
     };
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(&addr)?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
     Ok(Some(socket))
 }

@@ -15,10 +15,7 @@ fn main() -> ExitCode {
     signals::prepare();
     let args = ConnectArgs::parse();
     log::to_stderr(args.log.level(), args.log.log_format);
-    run(&args).unwrap_or_else(|failure| {
-        eprintln!("barge-mount-9p: {}", failure.message);
-        ExitCode::from(failure.status)
-    })
+    run(&args).unwrap_or_else(|failure| failure.report("barge-mount-9p"))
 }
 
 fn run(args: &ConnectArgs) -> CommandResult {

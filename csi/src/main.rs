@@ -41,10 +41,7 @@ fn main() -> ExitCode {
         Some(first) if first == ENTER_CGROUP => enter(arguments),
         _ => serve(CsiArgs::parse()),
     };
-    result.unwrap_or_else(|failure: Failure| {
-        eprintln!("barge-csi: {}", failure.message);
-        ExitCode::from(failure.status)
-    })
+    result.unwrap_or_else(|failure: Failure| failure.report("barge-csi"))
 }
 
 /// Enters a control group and becomes the command: `CGROUP PROGRAM ARGUMENT…`.

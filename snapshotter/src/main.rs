@@ -32,10 +32,7 @@ fn main() -> ExitCode {
     signals::prepare();
     let args = SnapshotterArgs::parse();
     log::to_stderr(args.log.level(), args.log.log_format);
-    run(args).unwrap_or_else(|failure| {
-        eprintln!("barge-snapshotter: {}", failure.message);
-        ExitCode::from(failure.status)
-    })
+    run(args).unwrap_or_else(|failure| failure.report("barge-snapshotter"))
 }
 
 fn run(args: SnapshotterArgs) -> CommandResult {

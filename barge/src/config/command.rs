@@ -1,15 +1,15 @@
 //! `barge config`, which checks and prints configuration files.
 
-use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use command::print;
+use command::stderr::print_line;
 use serde_json::{Value, json};
 use toml::de::{DeTable, DeValue};
 
 use super::DEFAULT_PATH;
-use crate::files::{ErrorReporter, finish_output};
 use crate::serve::plan::read_config;
 use crate::{CommandResult, Failure};
 
@@ -50,24 +50,25 @@ pub(crate) fn run(args: &ConfigArgs) -> CommandResult {
     let config = match read_config(file) {
         Ok(config) => config,
         Err(problems) => {
-            eprintln!("{problems}");
+            print_line(&problems);
             if checks && *json {
                 let text = problems.to_string();
-                print(&checked(file, &text.lines().collect::<Vec<_>>()))?;
+                print(checked(file, &text.lines().collect::<Vec<_>>()))?;
             }
             return Ok(ExitCode::from(2));
         }
     };
-    match (checks, json) {
-        (true, true) => print(&checked(file, &[])),
-        (true, false) => Ok(ExitCode::SUCCESS),
+    let text = match (checks, json) {
+        (true, true) => checked(file, &[]),
+        (true, false) => String::new(),
         (false, true) => {
             let text = config.to_toml();
             let table = DeTable::parse(&text).map_err(Failure::new)?;
-            print(&format!("{}\n", table_as_json(table.get_ref())))
+            format!("{}\n", table_as_json(table.get_ref()))
         }
-        (false, false) => print(&config.to_toml()),
-    }
+        (false, false) => config.to_toml(),
+    };
+    print(text).map(|()| ExitCode::SUCCESS)
 }
 
 /// Returns the object of `check --json`, as a line.
@@ -100,11 +101,4 @@ fn as_json(value: &DeValue<'_>) -> Value {
         DeValue::Float(number) => json!(number.as_str()),
         DeValue::Datetime(time) => json!(time.to_string()),
     }
-}
-
-fn print(text: &str) -> CommandResult {
-    finish_output(
-        stdout().write_all(text.as_bytes()),
-        &ErrorReporter::default(),
-    )
 }

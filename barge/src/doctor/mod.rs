@@ -8,10 +8,11 @@ mod check;
 mod machine;
 mod show;
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 
 use clap::Args;
+use command::print;
 use serde::Serialize;
 
 use self::machine::Machine;
@@ -49,16 +50,13 @@ struct Report {
 /// `barge doctor`
 pub(crate) fn run(args: &DoctorArgs) -> CommandResult {
     let report = check::check(&Machine::this());
-    let mut out = stdout();
     let text = match args.json {
         true => serde_json::to_string_pretty(&report).map_err(Failure::new)? + "\n",
         false => {
             let plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
-            show::text(&report, out.is_terminal() && !plain)
+            show::text(&report, stdout().is_terminal() && !plain)
         }
     };
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+    print(text)?;
     Ok(ExitCode::from(u8::from(!report.works)))
 }

@@ -67,7 +67,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => reference::man(args, Cli::command()),
         Command::Other(words) => other(words),
     };
-    done.unwrap_or_else(|failure| failure.report())
+    done.unwrap_or_else(|failure| failure.report("barge"))
 }
 
 /// Refuses a command that this system lacks, or that does not exist.

@@ -23,6 +23,8 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use command::stderr::print_line;
+
 pub(crate) use args::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 pub(crate) use cat::cat;
 pub(crate) use cp::{Progress, cp};
@@ -40,7 +42,7 @@ impl ErrorReporter {
     /// Reports an error as a line on standard error.
     fn report(&self, shown: &str, what: impl Display) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        eprintln!("barge: {shown}: {what}");
+        print_line(format_args!("barge: {shown}: {what}"));
     }
 
     fn status(&self) -> ExitCode {
@@ -59,6 +61,6 @@ pub(crate) fn finish_output(written: io::Result<()>, errors: &ErrorReporter) -> 
     match written.and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(errors.status()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(errors.status()),
-        Err(error) => Err(Failure::new(format!("standard output: {error}"))),
+        Err(error) => Err(Failure::of_output(error)),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 
-use command::log::{LogArgs, to_stderr};
+use command::log::{LogArgs, log_panics, to_stderr};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
@@ -21,15 +21,18 @@ pub(crate) fn start_daemon(args: &LogArgs, level: LevelFilter, to_syslog: bool) 
         _ => args.level(),
     });
     match to_syslog.then(Syslog::connect).transpose() {
-        Ok(Some(syslog)) => tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_writer(syslog)
-            .with_target(false)
-            .with_level(false)
-            .with_ansi(false)
-            .without_time()
-            .log_internal_errors(false)
-            .init(),
+        Ok(Some(syslog)) => {
+            tracing_subscriber::fmt()
+                .with_max_level(level)
+                .with_writer(syslog)
+                .with_target(false)
+                .with_level(false)
+                .with_ansi(false)
+                .without_time()
+                .log_internal_errors(false)
+                .init();
+            log_panics();
+        }
         Ok(None) => to_stderr(level, args.log_format),
         Err(error) => {
             to_stderr(level, args.log_format);
@@ -45,6 +48,8 @@ impl Syslog {
     fn connect() -> io::Result<Syslog> {
         let socket = UnixDatagram::unbound()?;
         socket.connect("/dev/log")?;
+        // A line that a daemon does not take is dropped.
+        socket.set_nonblocking(true)?;
         Ok(Syslog(socket))
     }
 }

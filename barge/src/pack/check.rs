@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::process::ExitCode;
 
+use command::stderr::print_line;
 use erofs::check::{Finding, MAX_FINDINGS};
 use pack::FileStorage;
 use pack::oci::Algorithm;
@@ -65,7 +66,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
     }
     hashes::check(&file, len, &keys, root.as_ref(), &mut |what| {
         count += 1;
-        eprintln!("barge: {shown}: {what}");
+        print_line(format_args!("barge: {shown}: {what}"));
     })
     .map_err(failed)?;
     let copy = file.try_clone().map_err(failed)?;
@@ -77,10 +78,13 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         count += 1;
         let separator = if path.is_empty() { "" } else { ": " };
         let path = String::from_utf8_lossy(&path);
-        eprintln!("barge: {shown}: {}{separator}{what}", path.escape_debug());
+        let path = path.escape_debug();
+        print_line(format_args!("barge: {shown}: {path}{separator}{what}"));
     });
     if count >= MAX_FINDINGS {
-        eprintln!("barge: {shown}: further errors are not listed");
+        print_line(format_args!(
+            "barge: {shown}: further errors are not listed"
+        ));
     }
     report(args, file, "erofs", count)
 }

@@ -14,6 +14,7 @@ use std::io::{self, Read, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use command::stderr::print_line;
 use pack::input::OciLayout;
 use pack::oci::{Algorithm, Config, Digest, Layout, Platform};
 use pack::{Kind, Output, Plan, SecretKey, Trace, TreeLimit, input};
@@ -109,7 +110,7 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     if !args.quiet {
         lines
             .iter()
-            .for_each(|line| eprintln!("barge: {shown}: {line}"));
+            .for_each(|line| print_line(format_args!("barge: {shown}: {line}")));
     }
     if !args.json {
         return Ok(ExitCode::SUCCESS);

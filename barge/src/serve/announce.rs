@@ -1,8 +1,7 @@
 //! The ready message: commands to mount or use the exports. [`super::operation`] adds the
 //! line `ready`.
 
-use std::io::{Write, stdout};
-
+use command::announce;
 use transports::Addr;
 
 use super::endpoint::{Endpoint, EndpointEntry};
@@ -32,10 +31,7 @@ pub(super) fn print(
     if !claiming.is_empty() {
         text.push_str(&access::lines(plan, claiming.into_iter().any(is_open)));
     }
-    let mut out = stdout();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))
+    announce(text)
 }
 
 /// Returns whether other hosts may connect, as far as the address says: an inherited socket may be

@@ -2,11 +2,12 @@
 //! and the control socket.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write, stdout};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use command::announce;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 
@@ -74,14 +75,7 @@ impl Operation {
             control.start(self.controller.get_or_init(|| controller).clone())?;
         }
         let text = if upgraded { "" } else { &text };
-        let mut out = stdout();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // A reader may have closed it after the addresses.
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                return Err(Failure::new(format!("standard output: {error}")));
-            }
-            _ => {}
-        }
+        announce(text)?;
         service::notify(&service::ready(&status));
         Ok(())
     }

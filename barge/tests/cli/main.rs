@@ -38,6 +38,7 @@ mod nfs;
 mod notification;
 mod objects;
 mod outages;
+mod output;
 mod overlay;
 mod pack;
 mod passthrough;

@@ -6,11 +6,11 @@ mod compat;
 mod confinement;
 mod ids;
 
-use std::io::{Write, stdout};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use command::print;
 use fuse::server::Migration;
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
@@ -86,8 +86,7 @@ const FEATURES: [&str; 4] = [
 
 fn print_capabilities() -> Result<(), Failure> {
     let capabilities = json!({ "type": "fs", "features": FEATURES });
-    writeln!(stdout(), "{capabilities:#}")
-        .map_err(|error| Failure::new(format!("standard output: {error}")))
+    print(format!("{capabilities:#}\n"))
 }
 
 impl VirtiofsdArgs {

@@ -4,11 +4,12 @@ mod fetch;
 pub(crate) mod lines;
 mod screen;
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use command::print;
 use transports::Addr;
 
 use super::change::StatusDelta;
@@ -61,12 +62,6 @@ pub(crate) fn run(args: &TopArgs) -> CommandResult {
     screen::run(first, &|| fetch::status(&args.addr), interval)
         .map_err(|error| Failure::new(format!("the terminal: {error}")))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))
 }
 
 /// The reply of a server.
