@@ -69,6 +69,8 @@ mod result;
 #[cfg(target_os = "linux")]
 pub mod shared_memory;
 #[cfg(target_os = "linux")]
+pub mod sigbus;
+#[cfg(target_os = "linux")]
 pub mod signals;
 #[cfg(target_os = "linux")]
 pub mod tsc;

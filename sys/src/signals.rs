@@ -2,7 +2,7 @@
 //! to the programs that it starts. An action with a handler is not passed on: execve(2) makes it
 //! the default one.
 //!
-//! Deliberately absent: handlers, which `signal-hook` has.
+//! Deliberately absent: handlers, which `signal-hook` has, but for that of [`crate::sigbus`].
 
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;

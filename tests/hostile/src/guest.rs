@@ -149,6 +149,11 @@ impl Guest {
         written.expect("memory");
     }
 
+    /// Truncates the file of the memory, as a monitor may at any time.
+    pub fn truncate(&self) {
+        ftruncate(&self.memory, 0).expect("it is not sealed");
+    }
+
     /// Reads a number from guest memory.
     pub fn read_u16(&self, at: u64) -> u16 {
         let mut bytes = [0; 2];

@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code)]
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -54,6 +55,11 @@ impl Chain {
         self.request.is_repeated = false;
         self.request.area.clear(memory);
         self.reply.area.clear(memory);
+    }
+
+    /// Returns an error if memory was not there when it was accessed ([`Memory::check`]).
+    pub(crate) fn check_memory(&self) -> io::Result<()> {
+        self.request.area.memory.check()
     }
 
     /// Adds a buffer in `memory`, device-writable or device-readable; returns false if it is

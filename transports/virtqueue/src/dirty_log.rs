@@ -3,11 +3,12 @@
 //!
 //! The monitor clears bits while the device sets others, so each byte is accessed atomically. Pages
 //! beyond the end of the log are not recorded: the monitor made the log large enough for all
-//! regions.
+//! regions. One function is unsafe, as the guard of the mapping replaces it.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use sys::sigbus::GuardedRange;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{FileOffset, VolatileMemory};
@@ -17,6 +18,8 @@ const PAGE: u64 = 4096;
 
 /// A mapped dirty log.
 pub(crate) struct DirtyLog {
+    /// The monitor may truncate the file. Dropped before the mapping.
+    _guard: GuardedRange,
     map: MmapRegion<()>,
 }
 
@@ -32,7 +35,14 @@ impl DirtyLog {
         }
         let map = MmapRegion::from_file(FileOffset::new(file, offset), bytes)
             .map_err(|_| Error::InvalidParam)?;
-        Ok(DirtyLog { map })
+        // SAFETY: it is a mapping of its own, of whole pages, and stays until the guard is dropped.
+        // Its bytes change at any time anyway, and are accessed as atomics.
+        #[allow(unsafe_code)]
+        let guard = unsafe { GuardedRange::new(map.as_ptr(), map.size()) };
+        Ok(DirtyLog {
+            _guard: guard.map_err(Error::ReqHandlerError)?,
+            map,
+        })
     }
 
     /// Returns its file, and its offset and size there in bytes.

@@ -1,9 +1,20 @@
 //! A guest's memory.
+//!
+//! The monitor has the files, and may truncate them while this process reads, or their file system
+//! may have no page left. Each region is guarded: at the first access to a page that is not there
+//! it becomes zeros, and the device ends. Where that is permitted, the size of a file is sealed
+//! besides.
+//!
+//! One function of this file is unsafe, as the guard replaces a mapping.
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use libc::iovec;
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
+use sys::sigbus::GuardedRange;
+use vfs::LogLimit;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{
@@ -13,17 +24,22 @@ use vm_memory::{
 
 /// All of a guest's memory that the monitor shared, mapped.
 pub(crate) struct Memory {
-    map: GuestMemoryMmap<()>,
+    /// Dropped before the mappings that they guard.
     locations: Vec<RegionLocation>,
+    map: GuestMemoryMmap<()>,
 }
 
 /// The location of a region in the monitor's address space, which queue addresses refer to.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct RegionLocation {
     monitor: u64,
     guest: u64,
     len: u64,
+    guard: Arc<GuardedRange>,
 }
+
+/// The limit of lines about memory that may shrink.
+static UNSEALED: LogLimit<()> = LogLimit::new();
 
 impl Memory {
     /// Maps regions, each from its file.
@@ -31,8 +47,8 @@ impl Memory {
         regions: impl IntoIterator<Item = (VhostUserMemoryRegion, File)>,
     ) -> Result<Memory> {
         let mut memory = Memory {
-            map: GuestMemoryMmap::new(),
             locations: Vec::new(),
+            map: GuestMemoryMmap::new(),
         };
         for (region, file) in regions {
             memory = memory.with(&region, file)?;
@@ -42,22 +58,33 @@ impl Memory {
 
     /// Returns the memory with another region.
     pub(crate) fn with(&self, region: &VhostUserMemoryRegion, file: File) -> Result<Memory> {
+        if !is_sealed(&file)
+            && let Some(suppressed) = UNSEALED.permit(())
+        {
+            tracing::warn!(
+                suppressed,
+                "the memory of a guest may shrink, which would end its device (expected memory that \
+                 can be sealed, such as QEMU's memory-backend-memfd)"
+            );
+        }
+        if !is_within_file(&file, region)? {
+            return Err(invalid("a memory region beyond the end of its file"));
+        }
+        let guest = GuestAddress(region.guest_phys_addr);
+        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, guest)
+            .ok_or_else(|| invalid("a memory region beyond the address space"))?;
         let location = RegionLocation {
             monitor: region.user_addr,
             guest: region.guest_phys_addr,
             len: region.memory_size,
+            guard: Arc::new(guard(&mapped).map_err(Error::ReqHandlerError)?),
         };
-        if !is_within_file(&file, region)? {
-            return Err(invalid("a memory region beyond the end of its file"));
-        }
-        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(location.guest))
-            .ok_or_else(|| invalid("a memory region beyond the address space"))?;
         let map = self
             .map
             .insert_region(mapped.into())
             .map_err(|error| invalid(&error.to_string()))?;
-        let locations = self.locations.iter().copied().chain([location]).collect();
-        Ok(Memory { map, locations })
+        let locations = self.locations.iter().cloned().chain([location]).collect();
+        Ok(Memory { locations, map })
     }
 
     /// Returns the memory without a region.
@@ -68,13 +95,23 @@ impl Memory {
             .map_err(|error| invalid(&error.to_string()))?;
         let retained = |location: &&RegionLocation| location.guest != guest;
         Ok(Memory {
+            locations: self.locations.iter().filter(retained).cloned().collect(),
             map,
-            locations: self.locations.iter().filter(retained).copied().collect(),
         })
     }
 
     pub(crate) fn map_ref(&self) -> &GuestMemoryMmap<()> {
         &self.map
+    }
+
+    /// Returns an error if a page was not there when it was accessed. The contents of the memory
+    /// are then not the guest's.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let mut guards = self.locations.iter().map(|location| &location.guard);
+        if guards.any(|guard| guard.is_lost()) {
+            return Err(io::Error::other("its memory was truncated"));
+        }
+        Ok(())
     }
 
     /// Returns the number of regions.
@@ -147,6 +184,25 @@ impl Memory {
             found += slice.len();
         }
         found == len
+    }
+}
+
+/// Seals `file` against truncation if that is permitted, and returns whether it is sealed.
+fn is_sealed(file: &File) -> bool {
+    // Files that cannot be sealed have this seal, or none.
+    let seals = fcntl_get_seals(file).unwrap_or(SealFlags::SEAL);
+    seals.contains(SealFlags::SHRINK)
+        || (!seals.contains(SealFlags::SEAL) && fcntl_add_seals(file, SealFlags::SHRINK).is_ok())
+}
+
+/// Guards the mapping of a region.
+fn guard(region: &GuestRegionMmap<()>) -> io::Result<GuardedRange> {
+    // SAFETY: the region is a mapping of its own, of whole pages to read and write. It stays mapped
+    // while a `Memory` has it, whose guards are dropped first. Its bytes change at any time anyway,
+    // and nobody has a reference to them.
+    #[allow(unsafe_code)]
+    unsafe {
+        GuardedRange::new(region.as_ptr(), region.size())
     }
 }
 

@@ -256,6 +256,7 @@ impl Inner {
             .queue
             .avail_idx(memory, Ordering::Acquire)
             .map_err(queue_error)?;
+        self.memory.check()?;
         Ok(there.0 != self.queue.next_avail() || !self.put_back.is_empty())
     }
 }
@@ -266,6 +267,7 @@ impl Ring for RunningQueue {
             return Ok(None);
         }
         let mut inner = self.inner();
+        inner.memory.check()?;
         let Inner {
             queue,
             memory,
@@ -295,6 +297,7 @@ impl Ring for RunningQueue {
         } else {
             let mut available = queue.iter(memory.map_ref()).map_err(queue_error)?;
             let Some(descriptors) = available.next() else {
+                memory.check()?;
                 return Ok(None);
             };
             if full {
@@ -310,6 +313,8 @@ impl Ring for RunningQueue {
         *in_flight += 1;
         drop(inner);
         chain.complete(frame);
+        // Otherwise it may be zeros.
+        chain.check_memory()?;
         Ok(Some(chain))
     }
 

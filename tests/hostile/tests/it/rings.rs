@@ -147,3 +147,33 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
         root.attr(&cx, AttrMask::STAT).expect("attributes");
     }
 }
+
+#[test]
+fn a_monitor_that_truncates_its_memory_ends_its_own_device_alone() {
+    let server = Process::virtiofs(SERVER, None, None);
+    let witness = mounted(&server.addr);
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let works = || {
+        let root = witness.root(&cx).expect("a root");
+        root.attr(&cx, AttrMask::STAT).expect("attributes");
+    };
+    for seed in 1..=GUESTS as u64 {
+        let guest = Guest::set_up(socket(&server.addr), seed % 2 == 0).expect("agreed");
+        let place = QueueLayout::VALID;
+        write_queue(&guest, place, &mut Rng::with_seed(seed));
+        guest.write(place.available + 2, &32u16.to_le_bytes());
+        guest.start(1, place, 0).expect("started");
+        guest.kick();
+        // Some of the requests are being read, with any luck.
+        (0..seed * 20).for_each(|_| std::thread::yield_now());
+        guest.truncate();
+        guest.kick();
+        works();
+        // The queue is read once more; the device may have ended.
+        let _ = guest.stop(1);
+        works();
+    }
+    let again = mounted(&server.addr);
+    again.root(&cx).expect("a root");
+}

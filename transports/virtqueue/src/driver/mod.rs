@@ -94,7 +94,9 @@ impl Driver {
         }
         let layout = Layout::new(options.depth, options.payload);
         let bytes = layout.bytes() * queues;
-        let file = File::from(memfd_create("barge-driver", MemfdFlags::CLOEXEC)?);
+        // The device seals it.
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("barge-driver", flags)?);
         ftruncate(&file, bytes as u64)?;
         let memory = FileOffset::new(file.try_clone()?, 0);
         let memory = MmapRegion::<()>::from_file(memory, bytes).map_err(io::Error::other)?;

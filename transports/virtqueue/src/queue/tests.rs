@@ -690,3 +690,38 @@ fn descriptors_of_a_broken_chain_are_none_or_bounded() {
         "outside the memory"
     );
 }
+
+#[test]
+fn a_monitor_that_truncates_the_memory_ends_its_queues_alone() {
+    let (lost, kept) = (memory(), memory());
+    let request = START + 0x8000;
+    let queue = |memory: &Arc<Memory>| {
+        let map = memory.map_ref();
+        map.write_slice(b"head", GuestAddress(request))
+            .expect("written");
+        running(memory, &[(request, 4, 0, 0)])
+    };
+    let (queues, other) = ([queue(&lost), queue(&lost)], queue(&kept));
+    for (_, file) in lost.files() {
+        ftruncate(file, 0).expect("truncated");
+    }
+    for queue in &queues {
+        let all = |head: &[u8]| Some(head.len());
+        let error = queue.pop(&all).map(drop).expect_err("its memory is gone");
+        assert!(error.to_string().contains("truncated"), "{error}");
+        assert!(queue.wait(false).is_err());
+    }
+    assert_eq!(text(&mut pop(&other)), b"head");
+}
+
+#[test]
+fn memory_that_can_be_sealed_cannot_be_truncated() {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(memfd_create("guest", flags).expect("a file"));
+    ftruncate(&file, 1 << 20).expect("sized");
+    let region = VhostUserMemoryRegion::new(START, 1 << 20, START, 0);
+    let monitors = file.try_clone().expect("duplicated");
+    let memory = Memory::map([(region, file)]).expect("mapped");
+    assert!(ftruncate(&monitors, 0).is_err());
+    memory.check().expect("it is there");
+}
