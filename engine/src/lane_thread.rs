@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tracing::trace_span;
 use transports::{Frame, Interest, Outbox, Poller, Ready};
 use vfs::memory::{Need, Purpose, Reservation};
-use vfs::{Call, Origin, Peer};
+use vfs::{Call, LogLimit, Origin, Peer};
 use wire::{Malformed, Role, ServeOutcome};
 
 use crate::connection_limits::Throttles;
@@ -22,6 +22,9 @@ use crate::slow_log::RequestTime;
 use crate::stats::add;
 use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
+
+/// The limit of lines about connections of unknown users.
+static UNKNOWN_USERS: LogLimit<()> = LogLimit::new();
 
 /// The end of a lane.
 enum End {
@@ -37,9 +40,12 @@ enum End {
 pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal, handover: &Handover, received: &[u8]) {
     // Done here because it may query a directory service over the network.
     find_owner(&lane.peer);
-    if lane.peer.is_nobody() {
+    if lane.peer.is_nobody()
+        && let Some(suppressed) = UNKNOWN_USERS.permit(())
+    {
         tracing::info!(
             peer = lane.link.peer(),
+            suppressed,
             "the user of a local client is unknown: its requests run as nobody"
         );
     }

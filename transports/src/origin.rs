@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, sockopt};
 use sys::vsock::VsockAddr;
 use sys::{diag, users};
 use vfs::peer::{GuestId, Origin, Owner};
-use vfs::{Caller, Groups};
+use vfs::{Caller, Groups, LogLimit};
 
 /// Returns the origin of the peer of the socket `fd`, whose IP address was `peer` when the
 /// connection was new.
@@ -53,6 +53,9 @@ fn of_vsock_peer(fd: BorrowedFd<'_>) -> Origin {
     }
 }
 
+/// The limit of lines about connections of unknown users.
+static UNKNOWN_USERS: LogLimit<()> = LogLimit::new();
+
 fn of_tcp_peer(fd: BorrowedFd<'_>, peer: SocketAddr) -> Origin {
     let addr = peer.ip().to_canonical();
     let local = rustix::net::getsockname(fd)
@@ -72,8 +75,10 @@ fn of_tcp_peer(fd: BorrowedFd<'_>, peer: SocketAddr) -> Origin {
     let same = || local.is_some_and(|local| local.ip().to_canonical() == addr);
     match diag::is_local(addr).unwrap_or_else(|_| addr.is_loopback() || same()) {
         true => {
-            if let Some(Err(error)) = owner {
-                tracing::warn!(%peer, "cannot determine the user of a local peer: {error}");
+            if let Some(Err(error)) = owner
+                && let Some(suppressed) = UNKNOWN_USERS.permit(())
+            {
+                tracing::warn!(%peer, suppressed, "cannot determine the user of a local peer: {error}");
             }
             Origin::Unidentified { addr: Some(addr) }
         }

@@ -11,11 +11,14 @@ use agent::protocol::{
 };
 use layers::poke::{AGENT_UIDS, Agent, POKE_TIMEOUT};
 use transports::{Interest, Link};
-use vfs::Errno;
+use vfs::{Errno, LogLimit};
 
 use super::actions::{Step, steps};
 use super::queue::Queue;
 use super::{AgentShares, NotifiedShare};
+
+/// The limit of lines about agents that have connected.
+static AGENTS: LogLimit<()> = LogLimit::new();
 
 /// Time for the first line over a network, and for the challenge.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -164,7 +167,9 @@ impl Channel<'_> {
                 errno => format!("changes are not reported: {errno}"),
             })
         })?;
-        tracing::info!(share = hello.share, "an agent repeats changes");
+        if let Some(suppressed) = AGENTS.permit(()) {
+            tracing::info!(share = hello.share, suppressed, "an agent repeats changes");
+        }
         self.send(&FromServer::Ready(Ready {
             session: hello.session.clone(),
         }))?;
