@@ -5,6 +5,7 @@
 //! another one when it ends early, or when another version of the program is to serve. The new one
 //! gets the same descriptors, and the records, which the holder itself never reads.
 
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -78,7 +79,34 @@ enum MountRequest {
     /// The mount of an earlier process is served.
     TakenOver,
     /// The mount of an earlier process cannot be taken over, or that of this process by another.
-    Decline(String),
+    Decline(Obstacle),
+}
+
+/// The reason why another process cannot continue a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Obstacle {
+    /// The source, an option, or a lack of privileges.
+    Excluded,
+    OtherFormat,
+    NoHandles,
+    Records,
+    Session,
+    /// A reason that only another version of the program knows.
+    #[serde(other)]
+    Other,
+}
+
+impl Display for Obstacle {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Obstacle::Excluded => "the source, an option or a lack of privileges excludes it",
+            Obstacle::OtherFormat => "the records have another format",
+            Obstacle::NoHandles => "the file system has no handles",
+            Obstacle::Records => "its records do not permit that",
+            Obstacle::Session => "no other process can continue this mount",
+            Obstacle::Other => "the program declines",
+        })
+    }
 }
 
 /// The reply to a [`MountRequest`].
@@ -326,7 +354,7 @@ struct Held<'a> {
     /// Whether the process was told to end in favour of the installed program.
     upgrading: bool,
     /// The reason why the mount cannot be taken over.
-    declined: Option<String>,
+    declined: Option<Obstacle>,
     kept: Arc<Mutex<KeptFiles>>,
 }
 
@@ -927,8 +955,8 @@ impl Holder {
 
     /// Reports that the mount of an earlier process cannot be taken over, or that of this process
     /// by another one, because of `why`.
-    pub(crate) fn decline(&self, why: &str) -> io::Result<()> {
-        self.ask(MountRequest::Decline(why.to_owned())).map(drop)
+    pub(crate) fn decline(&self, why: Obstacle) -> io::Result<()> {
+        self.ask(MountRequest::Decline(why)).map(drop)
     }
 
     /// Returns the listener of the status page.
@@ -1042,8 +1070,8 @@ mod tests {
             kept: Arc::new(Mutex::new(KeptFiles::new(KeptLimit::for_one_of(1)))),
         };
         let mut decline = || {
-            let why = "the records have another format".to_owned();
-            assert!(held.serve(MountRequest::Decline(why)).is_ok());
+            let why = MountRequest::Decline(Obstacle::OtherFormat);
+            assert!(held.serve(why).is_ok());
             held.pause_after(End::Exit(1), None)
         };
         assert!(matches!(decline(), Ok(Duration::ZERO)));

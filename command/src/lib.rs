@@ -1,6 +1,6 @@
 //! Parts of a command line that the programs of this workspace share: exit status, logging options,
-//! standard error and output, signals, notifications, children, external programs, and the options of
-//! `barge bench`, `barge-agent`, `barge-csi` and `barge-snapshotter`.
+//! standard error and output, signals, notifications, children, external programs, and the options
+//! of `barge bench`, `barge-agent`, `barge-csi` and `barge-snapshotter`.
 
 pub mod agent;
 #[cfg(target_os = "linux")]

@@ -7,8 +7,10 @@ use std::time::Duration;
 /// Time for a service manager to read earlier notifications; one that hangs delays no client.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns READY=1 with a status line, as described in sd_notify(3).
+/// Returns READY=1 with a status line, as described in sd_notify(3). Control characters of `status`
+/// become blanks: after a line break, the rest would be another assignment, such as MAINPID=.
 pub fn ready(status: &str) -> String {
+    let status = status.replace(char::is_control, " ");
     format!("READY=1\nSTATUS={status}\n")
 }
 
@@ -39,4 +41,13 @@ pub fn connect() -> io::Result<Option<UnixDatagram>> {
     socket.connect_addr(&addr)?;
     socket.set_write_timeout(Some(TIMEOUT))?;
     Ok(Some(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_status_of_several_lines_assigns_nothing_else() {
+        let text = super::ready("ready\nMAINPID=1\r\0\nX=y");
+        assert_eq!(text, "READY=1\nSTATUS=ready MAINPID=1   X=y\n");
+    }
 }

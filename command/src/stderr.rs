@@ -1,6 +1,6 @@
 //! Standard error, the one place where programs write log lines and messages. A write neither fails
-//! nor waits for a reader: a line that a full disk, a closed pipe, or a reader that has stopped does
-//! not take is dropped, and a later line says how many were.
+//! nor waits for a reader: a line that a full disk, a closed pipe, or a reader that has stopped
+//! does not take is dropped, and a later line says how many were.
 //!
 //! A pipe or terminal is opened once more for writes that do not wait: the flag `O_NONBLOCK` of the
 //! inherited descriptor would apply to other programs that share it. Where that is not permitted,
@@ -23,10 +23,20 @@ pub(crate) fn prepare() {
     linux::prepare();
 }
 
-/// Writes `text` as a line.
+/// Writes `text` as a line, or as several. Other control characters, such as those of a server that
+/// sends escape sequences for terminals, are shown as `\u{1b}`.
 pub fn print_line(text: impl Display) {
     // It never fails.
-    let _ = Stderr.write(format!("{text}\n").as_bytes());
+    let _ = Stderr.write(format!("{}\n", without_controls(&text.to_string())).as_bytes());
+}
+
+fn without_controls(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c.to_string(),
+        c if c.is_control() => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 impl Write for Stderr {
@@ -293,5 +303,14 @@ mod linux {
             lines.write(b"b\n");
             assert_eq!(lines.dropped, 2);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn escape_sequences_of_others_are_shown() {
+        let text = super::without_controls("a\u{1b}[2J\r\tb\nc\u{9b}1m");
+        assert_eq!(text, "a\\u{1b}[2J\\u{d}\tb\nc\\u{9b}1m");
     }
 }

@@ -18,7 +18,7 @@ use vfs::{FileSystem, Support};
 use super::MountArgs;
 use super::options::ResolvedOptions;
 use crate::Failure;
-use crate::holder::Holder;
+use crate::holder::{Holder, Obstacle};
 
 /// Maximum time for requests to finish before another process continues. A request that takes
 /// longer is sent to that one again, which finds out whether it was carried out.
@@ -35,17 +35,14 @@ pub(super) fn records(
     let is_image = tree.is_some_and(sources::Source::is_image);
     let handles = is_image || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH);
     if !options.can_be_taken_over || !handles || args.record_trace.is_some() {
-        return declined(
-            holder,
-            "the source, an option or a lack of privileges excludes it",
-        );
+        return declined(holder, Obstacle::Excluded);
     }
     let memory = holder.records().map_err(Failure::new)?;
     let memory = SharedMemory::map(memory.as_fd(), Records::WORDS).map_err(Failure::new)?;
     let secret = sys::random::bytes().map_err(Failure::new)?;
     match Records::new(Box::new(memory), secret) {
         Some(records) => Ok(Some(records)),
-        None => declined(holder, "the records have another format"),
+        None => declined(holder, Obstacle::OtherFormat),
     }
 }
 
@@ -57,14 +54,14 @@ pub(super) fn usable(
 ) -> Result<Option<Records>, Failure> {
     match records {
         Some(_) if source.capabilities().handles != Support::Native => {
-            declined(holder, "the file system has no handles")
+            declined(holder, Obstacle::NoHandles)
         }
         records => Ok(records),
     }
 }
 
 /// Reports that there are no records because of `why`, if an earlier process had some.
-fn declined(holder: &Holder, why: &str) -> Result<Option<Records>, Failure> {
+fn declined(holder: &Holder, why: Obstacle) -> Result<Option<Records>, Failure> {
     if !holder.takes_over() {
         tracing::info!("no other process can continue the mount: {why}");
         return Ok(None);
@@ -89,7 +86,7 @@ pub(super) fn continue_session(session: &Arc<Session>, holder: &Holder) -> Resul
             }
             Ok(())
         }
-        Ok(None) => declined(holder, "its records do not permit that").map(drop),
+        Ok(None) => declined(holder, Obstacle::Records).map(drop),
         // The next process may succeed.
         Err(errno) => Err(Failure::new(format!("cannot continue the mount: {errno}"))),
     }
@@ -108,8 +105,7 @@ pub(super) fn hand_over(session: Option<&Session>, holder: &Holder) {
     if session.is_some_and(|session| session.hand_over(HAND_OVER)) {
         std::process::exit(0);
     }
-    let why = "no other process can continue this mount";
-    tracing::warn!("{why}");
+    tracing::warn!("no other process can continue this mount");
     // It may have ended.
-    let _ = holder.decline(why);
+    let _ = holder.decline(Obstacle::Session);
 }

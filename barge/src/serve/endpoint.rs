@@ -54,8 +54,9 @@ pub(super) trait Endpoint: Any + Send + Sync {
         self.requested().iter().chain(devices).cloned().collect()
     }
 
-    /// Returns the hosts at which [`Endpoint::bind`] may bind UDP sockets.
-    fn udp_hosts(&self) -> Vec<String> {
+    /// Returns those of [`Endpoint::sockets`] at whose hosts and ports [`Endpoint::bind`] may bind
+    /// UDP sockets as well, once it listens there.
+    fn udp_sockets(&self) -> Vec<Addr> {
         Vec::new()
     }
 
@@ -97,9 +98,22 @@ pub(super) trait Endpoint: Any + Send + Sync {
         None
     }
 
-    /// Returns the variables of the environment of `--run`.
-    fn environment(&self) -> Vec<(String, String)> {
+    /// Returns the addresses that clients can connect to, once they are bound.
+    fn bound(&self) -> &[Addr] {
+        &[]
+    }
+
+    /// Returns the variables of the environment of `--run` for the addresses `bound`. The broker
+    /// asks its own endpoint, which is not bound, with the addresses of the sockets that it has
+    /// opened.
+    fn environment(&self, bound: &[Addr]) -> Vec<(String, String)> {
+        let _ = bound;
         Vec::new()
+    }
+
+    /// Returns whether [`Endpoint::bind`] serves at the sockets of a service manager.
+    fn inherits_sockets(&self) -> bool {
+        false
     }
 
     /// Returns the bound addresses whose clients name the users that they act as.

@@ -13,6 +13,7 @@ use vfs::HandleKey;
 
 use super::broker::{BrokerClient, DeviceChannel};
 use super::handle_key;
+use super::live::ReloadResult;
 use super::plan::Plan;
 use super::recovery::SharedState;
 use super::recovery::etcd::ActiveServer;
@@ -185,11 +186,11 @@ impl Host {
     }
 
     /// Reports to the service manager that the configuration has been read again, with this result.
-    pub(super) fn report_reloaded(&self, status: &str) {
+    pub(super) fn report_reloaded(&self, result: ReloadResult) {
         match self {
-            Host::Direct { .. } => service::notify(&service::ready(status)),
+            Host::Direct { .. } => service::notify_ready(result.status()),
             Host::Brokered(broker) => {
-                if let Err(error) = broker.report_reloaded(status) {
+                if let Err(error) = broker.report_reloaded(result) {
                     tracing::warn!("cannot report the reload: {error}");
                 }
             }

@@ -158,6 +158,36 @@ pub(crate) struct LiveError {
     pub(crate) message: String,
 }
 
+/// The result of reading the configuration again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum ReloadResult {
+    Reloaded,
+    /// The previous configuration stays.
+    Invalid,
+    /// The process that serves did not answer in time; the reload may happen later.
+    Unknown,
+}
+
+impl ReloadResult {
+    /// Returns that of a request to reload.
+    pub(super) fn of(reloaded: &Result<Value, LiveError>) -> ReloadResult {
+        match reloaded.as_ref().map_err(|error| error.code) {
+            Ok(_) => ReloadResult::Reloaded,
+            Err(ErrorCode::Timeout) => ReloadResult::Unknown,
+            Err(_) => ReloadResult::Invalid,
+        }
+    }
+
+    /// Returns the status for the service manager.
+    pub(super) fn status(self) -> &'static str {
+        match self {
+            ReloadResult::Reloaded => "ready",
+            ReloadResult::Invalid => "invalid configuration: keeping the previous one",
+            ReloadResult::Unknown => "reading the configuration takes long",
+        }
+    }
+}
+
 /// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -322,25 +352,25 @@ impl LiveServer {
     }
 
     /// Reads certificates and the configuration file again. Returns the status to report.
-    pub(super) fn reload(&self) -> String {
+    pub(super) fn reload(&self) -> ReloadResult {
         for one in &self.endpoints() {
             one.endpoint.reload();
         }
         let Some(path) = self.config.as_ref().and_then(Config::file) else {
-            return "ready".into();
+            return ReloadResult::Reloaded;
         };
         let config = plan::read_config_of(path, &self.host).map_err(Failure::usage);
         match config.and_then(|config| self.replace(config)) {
             Ok(()) => {
                 tracing::info!("configuration reloaded");
-                "ready".into()
+                ReloadResult::Reloaded
             }
             Err(why) => {
                 for line in why.message.lines() {
                     tracing::error!("{line}");
                 }
                 tracing::error!("keeping the previous configuration");
-                "invalid configuration: keeping the previous one".into()
+                ReloadResult::Invalid
             }
         }
     }
@@ -352,9 +382,9 @@ impl LiveServer {
             LiveRequest::Add { text } => self.add(&text),
             LiveRequest::Drain { target, timeout } => self.drain(&target, timeout),
             LiveRequest::Remove { target, drained } => self.remove(&target, drained),
-            LiveRequest::Reload => match self.reload().as_str() {
-                "ready" => Ok(json!({})),
-                status => Err(LiveError::new(ErrorCode::Failed, status)),
+            LiveRequest::Reload => match self.reload() {
+                ReloadResult::Reloaded => Ok(json!({})),
+                invalid => Err(LiveError::new(ErrorCode::Failed, invalid.status())),
             },
             LiveRequest::Clients => Ok(self.clients()),
             LiveRequest::Disconnect { client } => {

@@ -191,7 +191,9 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     if !host.has_restarted() && plan.ready == ReadyFormat::Text {
         announce::print(&endpoints, &exports, &plan, by_default)?;
     }
-    let environment = endpoints.iter().flat_map(|one| one.environment());
+    let environment = endpoints
+        .iter()
+        .flat_map(|one| one.environment(one.bound()));
     let environment: Vec<_> = environment.collect();
     let live = LiveServer::new(
         engine.clone(),
@@ -224,7 +226,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         Host::Brokered(broker) => {
             broker.serve_requests(live.clone())?;
             let signals = signals::on_parents_signal(stop, reload)?;
-            broker.report_ready(&environment).map_err(Failure::new)?;
+            broker.report_ready().map_err(Failure::new)?;
             signals
         }
     };

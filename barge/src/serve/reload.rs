@@ -20,8 +20,7 @@ pub(super) fn handler(
                 controller.reload_on_signal();
             } else if controller.is_some() || !controlled {
                 live.host().report_reloading();
-                let status = live.reload();
-                live.host().report_reloaded(&status);
+                live.host().report_reloaded(live.reload());
             }
         })
     })

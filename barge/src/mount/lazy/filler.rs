@@ -73,7 +73,8 @@ pub(crate) fn serve(
     match filler.start(options, mounted) {
         Err(error) => {
             let _ = filler.image.set(None);
-            if filler.ask(&Request::Decline(error.to_string())).is_ok() {
+            tracing::debug!("{}: {error}", args.source);
+            if filler.ask(&Request::Decline).is_ok() {
                 return Ok(ExitCode::FAILURE);
             }
             // The holder has ended.

@@ -94,7 +94,7 @@ pub(crate) fn hold(
     let end = mount.run(&happenings, namespaces);
     drop(handler);
     match (end?, mount.state) {
-        (_, State::Declined(why)) => declined(&why),
+        (_, State::Declined) => declined("the process that fills it declines"),
         (code, _) => Ok(Some(code)),
     }
 }
@@ -102,7 +102,7 @@ pub(crate) fn hold(
 /// The state of a mount.
 enum State {
     Starting,
-    Declined(String),
+    Declined,
     Mounted,
     Ready,
     Unmounted,
@@ -344,12 +344,12 @@ impl Mount {
                     }
                 }
                 Ok(Happening::Stop) => match (&self.state, &mut filler) {
-                    (State::Starting | State::Declined(_), Some(filler)) => {
+                    (State::Starting | State::Declined, Some(filler)) => {
                         filler.child.kill().map_err(Failure::new)?;
                         filler.child.wait().map_err(Failure::new)?;
                         return Ok(ExitCode::SUCCESS);
                     }
-                    (State::Starting | State::Declined(_), None) => return Ok(ExitCode::SUCCESS),
+                    (State::Starting | State::Declined, None) => return Ok(ExitCode::SUCCESS),
                     _ => self.unmount(),
                 },
                 Ok(Happening::Unmounted) => {
@@ -492,9 +492,9 @@ impl Mount {
                     _ => done,
                 }
             }
-            Request::Decline(why) => {
+            Request::Decline => {
                 if matches!(self.state, State::Starting) {
-                    self.state = State::Declined(why);
+                    self.state = State::Declined;
                 }
                 done
             }

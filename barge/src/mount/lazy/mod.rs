@@ -49,8 +49,8 @@ enum Request {
     Ready,
     /// The file has the whole image.
     Complete,
-    /// The image cannot be mounted so, for this reason.
-    Decline(String),
+    /// The image cannot be mounted so.
+    Decline,
 }
 
 /// The reply to a [`Request`].

@@ -24,7 +24,7 @@ use crate::Failure;
 use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
 use crate::serve::handle_key;
-use crate::serve::live::LiveServer;
+use crate::serve::live::{LiveServer, ReloadResult};
 use crate::serve::plan::Plan;
 use crate::serve::recovery::{SharedState, brokered};
 use crate::status::{Check, CheckKind, Figures, Status};
@@ -215,9 +215,8 @@ impl BrokerClient {
     }
 
     /// Reports that the configuration has been read again, with this result.
-    pub(in crate::serve) fn report_reloaded(&self, status: &str) -> io::Result<()> {
-        let status = status.to_owned();
-        self.ask(&Request::Reloaded { status }).map(drop)
+    pub(in crate::serve) fn report_reloaded(&self, result: ReloadResult) -> io::Result<()> {
+        self.ask(&Request::Reloaded(result)).map(drop)
     }
 
     /// Returns the figures for the status page: `figures`, which are those of this process, or in
@@ -299,13 +298,9 @@ impl BrokerClient {
         )))
     }
 
-    /// Reports that clients are served, and passes the environment of the command of `--run`.
-    pub(in crate::serve) fn report_ready(
-        &self,
-        environment: &[(String, String)],
-    ) -> io::Result<()> {
-        let environment = environment.to_vec();
-        self.ask(&Request::Ready { environment }).map(drop)
+    /// Reports that clients are served.
+    pub(in crate::serve) fn report_ready(&self) -> io::Result<()> {
+        self.ask(&Request::Ready).map(drop)
     }
 }
 

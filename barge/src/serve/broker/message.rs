@@ -1,4 +1,8 @@
 //! Requests of the process that serves to the broker, and replies.
+//!
+//! A process may be compromised from its first request on. A request is therefore a kind, with
+//! numbers, or with names that the broker compares with those of the configuration. The broker
+//! makes texts for others, such as the service manager and the command of `--run`, itself.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::parts::Part;
 use crate::child::users::{Found, Query};
 use crate::serve::handle_key;
-use crate::serve::live::LiveRequest;
+use crate::serve::live::{LiveRequest, ReloadResult};
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,10 +40,10 @@ pub(super) enum Request {
     NfsState,
     /// Queries the user database.
     Users(Query),
-    /// Clients are served: sets the environment of the command of `--run`.
-    Ready { environment: Vec<(String, String)> },
+    /// Clients are served.
+    Ready,
     /// The configuration has been read again, with this result.
-    Reloaded { status: String },
+    Reloaded(ReloadResult),
     /// Connects to an OpenTelemetry collector of the configuration.
     #[cfg(feature = "otel")]
     ConnectCollector { host: String, port: u16 },

@@ -18,6 +18,8 @@ mod parts;
 mod process;
 mod requests;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 pub(crate) mod upgrade;
 
 pub(super) use self::client::{BrokerClient, listen_fds};

@@ -35,8 +35,8 @@ use crate::serve::plan::{Plan, changeable_addrs};
 pub(super) struct Permitted {
     /// The addresses to listen at, and how often each is there.
     addrs: HashMap<String, usize>,
-    /// Hosts of UDP sockets.
-    hosts: HashSet<String>,
+    /// Those of the addresses at whose hosts and ports UDP sockets are bound as well.
+    udp: HashSet<String>,
     read: HashSet<PathBuf>,
     created: HashSet<PathBuf>,
     /// Whether NFS is served, whose clients are called.
@@ -61,7 +61,8 @@ impl Permitted {
             ..Permitted::default()
         };
         for endpoint in &plan.endpoints {
-            permitted.hosts.extend(endpoint.udp_hosts());
+            let udp = endpoint.udp_sockets().into_iter();
+            permitted.udp.extend(udp.map(|addr| addr.to_string()));
             permitted
                 .read
                 .extend(endpoint.files().into_iter().map(Path::to_owned));
@@ -122,7 +123,7 @@ impl Permitted {
             let known = self.addrs.entry(addr).or_default();
             *known = count(*known, further);
         }
-        self.hosts.extend(other.hosts);
+        self.udp.extend(other.udp);
         self.read.extend(other.read);
         self.created.extend(other.created);
         self.calls_clients |= other.calls_clients;
@@ -277,6 +278,14 @@ impl Responder {
         self.permitted.lock().remove(addrs, created);
     }
 
+    /// Returns the address of the socket that was opened for `addr` of the configuration, which may
+    /// be there several times: `place` counts from 0.
+    pub(super) fn bound(&self, addr: &Addr, place: usize) -> Option<Addr> {
+        let listeners = self.listeners.lock();
+        let listener = listeners.get(&(addr.to_string(), place))?;
+        Some(listener.addr().clone())
+    }
+
     /// Closes the listeners, and removes their files.
     pub(super) fn close(&self) {
         self.listeners.lock().clear();
@@ -321,12 +330,12 @@ impl Responder {
                 }
             }
             Request::TakeOver => self.take_over().map(descriptor),
-            Request::Ready { environment } => {
-                broker.note_ready(process, environment);
+            Request::Ready => {
+                broker.note_ready(process);
                 Ok((Reply::Done, None))
             }
-            Request::Reloaded { status } => {
-                broker.note_reloaded(process, &status);
+            Request::Reloaded(result) => {
+                broker.note_reloaded(process, result);
                 Ok((Reply::Done, None))
             }
             // The status page alone sees other parts.
@@ -366,10 +375,20 @@ impl Responder {
     }
 
     fn bind_udp(&self, host: &str, port: u16) -> io::Result<(Reply, Option<OwnedFd>)> {
-        match self.permitted.lock().hosts.contains(host) {
-            true => UdpSocket::bind((host, port)).map(descriptor),
-            false => Err(refused()),
+        let wanted = Addr::Tcp {
+            host: host.to_owned(),
+            port,
+        };
+        let permitted = self.permitted.lock();
+        let listeners = self.listeners.lock();
+        // The system chooses a port for TCP if that of the configuration is 0.
+        let listens = |((addr, _), listener): (&(String, usize), &Listener)| {
+            permitted.udp.contains(addr) && *listener.addr() == wanted
+        };
+        if !permitted.udp.contains(&wanted.to_string()) && !listeners.iter().any(listens) {
+            return Err(refused());
         }
+        UdpSocket::bind((host, port)).map(descriptor)
     }
 
     #[cfg(feature = "otel")]
@@ -443,6 +462,29 @@ mod tests {
         permitted.calls_clients = true;
         assert!(permitted.may_call(None) && permitted.may_call(own));
         assert!(!permitted.may_call(other));
+    }
+
+    #[test]
+    fn udp_is_bound_where_tcp_is_and_at_no_other_port() {
+        let addr = "tcp:127.0.0.1:0";
+        let permitted = Permitted {
+            udp: HashSet::from([addr.to_owned()]),
+            ..at(addr, "/t")
+        };
+        let (sockets, kept) = (PartSockets::default(), KeptLimit::for_one_of(1));
+        let responder = Responder::new(permitted, None, sockets, kept);
+        let bind = |port| responder.bind_udp("127.0.0.1", port).map(drop);
+        assert!(bind(2049).is_err());
+        responder.listen(addr.to_owned(), 0).expect("it listens");
+        let bound = responder.bound(&addr.parse().expect("an address"), 0);
+        let Some(Addr::Tcp { port, .. }) = bound else {
+            panic!("{bound:?}");
+        };
+        assert!(bind(port).is_ok());
+        for other in [53, 2049, port ^ 1] {
+            assert!(bind(other).is_err(), "{other}");
+        }
+        assert!(responder.bind_udp("0.0.0.0", port).is_err());
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::kept_files::KeptLimit;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::{Backend, Controller};
 use crate::serve::handle_key;
-use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
+use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest, ReloadResult};
 use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
 use crate::serve::recovery::brokered;
@@ -110,7 +110,7 @@ pub(in crate::serve) fn run(
     for process in &broker.processes {
         process.responder.close();
     }
-    match broker.command.lock().take() {
+    match broker.command() {
         None => status,
         Some(command) => {
             let done = command.join();
@@ -149,9 +149,7 @@ pub(super) struct Broker {
     stopping: AtomicBool,
     /// Whether all parts have been ready.
     ready: AtomicBool,
-    /// The environment of the command of `--run`.
-    environment: Mutex<Vec<(String, String)>>,
-    /// That command, and the umask that this program was started with.
+    /// The command of `--run`, and the umask that this program was started with.
     run: (Option<String>, Option<u32>),
     /// The thread that runs it.
     command: Mutex<Option<JoinHandle<CommandResult>>>,
@@ -195,7 +193,7 @@ impl Grant {
 
 impl Broker {
     /// Returns the broker of `plan`, whose processes have not been started.
-    fn new(
+    pub(super) fn new(
         plan: Plan,
         again: &dyn Fn() -> Result<Plan, Failure>,
         taken_over: Option<TakenOver>,
@@ -246,7 +244,6 @@ impl Broker {
             listen_fds,
             stopping: AtomicBool::new(false),
             ready: AtomicBool::new(false),
-            environment: Mutex::default(),
             run: (plan.run.clone(), sys::umask::current()),
             command: Mutex::default(),
             operation: Mutex::new(Some(operation)),
@@ -357,7 +354,7 @@ impl Broker {
             process.reloading.store(true, Ordering::SeqCst);
         }
         if all.is_empty() {
-            service::notify(&service::ready("ready"));
+            service::notify_ready("ready");
         }
         for process in all {
             process.signal(Signal::HUP);
@@ -466,23 +463,21 @@ impl Broker {
 
     /// Notes that `process` has reloaded, with this `status`, or has ended meanwhile. Has no effect
     /// if it was not reloading.
-    pub(super) fn note_reloaded(&self, process: &Process, status: &str) {
+    pub(super) fn note_reloaded(&self, process: &Process, result: ReloadResult) {
         let reloads = |process: &Arc<Process>| process.reloading.load(Ordering::SeqCst);
         if !process.reloading.swap(false, Ordering::SeqCst) {
             return;
         }
-        process.responder.end_reload(status == "ready");
+        process
+            .responder
+            .end_reload(result == ReloadResult::Reloaded);
         if !self.processes.iter().any(reloads) {
-            service::notify(&service::ready(status));
+            service::notify_ready(result.status());
         }
     }
 
     /// Notes that `process` serves. When all of them do, says so and runs the command of `--run`.
-    pub(super) fn note_ready(
-        self: &Arc<Self>,
-        process: &Process,
-        environment: Vec<(String, String)>,
-    ) {
+    pub(super) fn note_ready(self: &Arc<Self>, process: &Process) {
         process
             .serving_since
             .lock()
@@ -490,7 +485,6 @@ impl Broker {
         if process.serving.swap(true, Ordering::SeqCst) || self.ready.load(Ordering::SeqCst) {
             return;
         }
-        self.environment.lock().extend(environment);
         let serves = |process: &Arc<Process>| process.serving.load(Ordering::SeqCst);
         if !self.processes.iter().all(serves) || self.ready.swap(true, Ordering::SeqCst) {
             return;
@@ -508,7 +502,7 @@ impl Broker {
         let (Some(line), umask) = self.run.clone() else {
             return;
         };
-        let environment = std::mem::take(&mut *self.environment.lock());
+        let environment = self.environment();
         let broker = self.clone();
         let run = move || {
             let status = command::run(&line, environment, umask);
@@ -523,6 +517,34 @@ impl Broker {
                 self.stop();
             }
         }
+    }
+
+    /// Removes and returns the thread of the command of `--run`.
+    pub(super) fn command(&self) -> Option<JoinHandle<CommandResult>> {
+        self.command.lock().take()
+    }
+
+    /// Returns the variables of the command of `--run`: the addresses of the sockets that were
+    /// opened for the endpoints of the configuration.
+    fn environment(&self) -> Vec<(String, String)> {
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut variables = Vec::new();
+        for endpoint in &self.plan.endpoints {
+            let inherited = if endpoint.inherits_sockets() {
+                self.listen_fds
+            } else {
+                0
+            };
+            let sockets = activation::addrs(inherited).chain(endpoint.sockets());
+            let bound = sockets.filter_map(|addr| {
+                let next = places.entry(addr.to_string()).or_default();
+                let place = std::mem::replace(next, *next + 1);
+                let mut processes = self.processes.iter();
+                processes.find_map(|process| process.responder.bound(&addr, place))
+            });
+            variables.extend(endpoint.environment(&bound.collect::<Vec<_>>()));
+        }
+        variables
     }
 
     /// Asks the process of `part` for figures, and returns the descriptor to read them from.
@@ -694,7 +716,7 @@ impl Broker {
             *process.child.lock() = None;
             let status = child.wait()?;
             process.serving.store(false, Ordering::SeqCst);
-            self.note_reloaded(process, "ready");
+            self.note_reloaded(process, ReloadResult::Reloaded);
             Ok(End::of(status))
         };
         ended().unwrap_or_else(|error| End::Crash(format!("cannot be started: {error}")))
@@ -889,10 +911,7 @@ impl Backend for Broker {
                 process.hide(&paths);
             }
         }
-        let status = reloaded.as_ref().err();
-        service::notify(&service::ready(
-            status.map_or("ready", |error| &error.message),
-        ));
+        service::notify_ready(ReloadResult::of(&reloaded).status());
         reloaded.map(drop)
     }
 }

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use self::protocol::Method;
 pub(super) use self::server::ControlServer;
 use super::endpoints::normalized;
-use super::live::{ErrorCode, LiveError, LiveRequest, LiveServer, Target};
+use super::live::{ErrorCode, LiveError, LiveRequest, LiveServer, ReloadResult, Target};
 use super::plan::{self, Plan};
 use crate::config::{Config, Share};
 use crate::version::{Build, VERSION};
@@ -293,9 +293,7 @@ impl Backend for LiveServer {
     fn reload(&self) -> Result<(), LiveError> {
         self.host().report_reloading();
         let reloaded = self.handle(LiveRequest::Reload);
-        let status = reloaded.as_ref().err();
-        let status = status.map_or("ready", |error| error.message.as_str());
-        self.host().report_reloaded(status);
+        self.host().report_reloaded(ReloadResult::of(&reloaded));
         reloaded.map(drop)
     }
 

@@ -69,9 +69,13 @@ impl Endpoint for Http {
         self.bound.iter().map(entry).collect()
     }
 
+    fn bound(&self) -> &[Addr] {
+        self.bound.as_slice()
+    }
+
     /// BARGE_HTTP is an address in the syntax of `barge top`.
-    fn environment(&self) -> Vec<(String, String)> {
-        let addr = self.bound.iter();
+    fn environment(&self, bound: &[Addr]) -> Vec<(String, String)> {
+        let addr = bound.iter();
         addr.map(|addr| ("BARGE_HTTP".into(), addr.to_string()))
             .collect()
     }

@@ -77,9 +77,13 @@ impl Endpoint for Nbd {
         Some(("nbd", self.requested.first()?.to_string()))
     }
 
-    fn environment(&self) -> Vec<(String, String)> {
+    fn bound(&self) -> &[Addr] {
+        &self.bound
+    }
+
+    fn environment(&self, bound: &[Addr]) -> Vec<(String, String)> {
         let socket = |path: &str| format!("nbd+unix:///?socket={path}");
-        variables("NBD", "nbd", &self.bound, socket)
+        variables("NBD", "nbd", bound, socket)
     }
 }
 

@@ -179,14 +179,10 @@ impl Endpoint for Nfs {
             .collect()
     }
 
-    fn udp_hosts(&self) -> Vec<String> {
-        let host = |addr: Addr| match addr {
-            Addr::Tcp { host, .. } => Some(host),
-            _ => None,
-        };
+    fn udp_sockets(&self) -> Vec<Addr> {
         match &self.rpcbind {
             None => Vec::new(),
-            Some(_) => self.sockets().into_iter().filter_map(host).collect(),
+            Some(_) => self.sockets(),
         }
     }
 
@@ -283,9 +279,13 @@ impl Endpoint for Nfs {
         self.bound.iter().map(entry).collect()
     }
 
-    fn environment(&self) -> Vec<(String, String)> {
+    fn bound(&self) -> &[Addr] {
+        &self.bound
+    }
+
+    fn environment(&self, bound: &[Addr]) -> Vec<(String, String)> {
         let socket = |path: &str| format!("nfs+unix:{path}");
-        variables("NFS", "nfs", &self.bound, socket)
+        variables("NFS", "nfs", bound, socket)
     }
 
     fn claimed_user_addrs(&self) -> &[Addr] {

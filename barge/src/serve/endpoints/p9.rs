@@ -127,6 +127,10 @@ impl Endpoint for P9 {
         vec![self.requested.clone().unwrap_or_else(default_addr)]
     }
 
+    fn inherits_sockets(&self) -> bool {
+        self.requested.is_none()
+    }
+
     fn share_limits(&mut self, other: &dyn Endpoint) {
         if let Some(server) = NinePServer::of_endpoint(other) {
             self.p9 = server.clone();
@@ -185,9 +189,13 @@ impl Endpoint for P9 {
         Some(("9p", self.requested.as_ref()?.to_string()))
     }
 
-    fn environment(&self) -> Vec<(String, String)> {
+    fn bound(&self) -> &[Addr] {
+        &self.bound
+    }
+
+    fn environment(&self, bound: &[Addr]) -> Vec<(String, String)> {
         let socket = |path: &str| format!("9p+unix:{path}");
-        variables("9P", "9p", &self.bound, socket)
+        variables("9P", "9p", bound, socket)
     }
 
     fn claimed_user_addrs(&self) -> &[Addr] {
