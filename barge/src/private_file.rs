@@ -7,17 +7,55 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 /// Permissions for this user alone.
 pub(crate) const MODE: u32 = 0o600;
 
-/// Creates the file at `path` for this user alone, or truncates an existing file and keeps its
-/// mode.
+/// Creates the file at `path` for this user alone, or truncates an existing file of this user and
+/// keeps its mode. In a directory that others can write to, they may have put something there
+/// before: an error is returned for a symbolic link, a file of another user, or one that has
+/// another name as well. A character device, such as /dev/null, is used as it is: only the
+/// administrator makes one.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(MODE);
-    options.open(path)
+    options
+        .write(true)
+        .mode(MODE)
+        .custom_flags(SAFE.bits() as i32);
+    match options.clone().create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        created => return created,
+    }
+    let file = options.open(path).map_err(|error| {
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::LOOP) => io::Error::other("expected a file, got a symbolic link"),
+            _ => error,
+        }
+    })?;
+    let stat = rustix::fs::fstat(&file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => return Ok(file),
+        FileType::RegularFile => {}
+        _ => return Err(io::Error::other("expected a regular file")),
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        let uid = stat.st_uid;
+        let why = format!("expected a file of this user, got one of user {uid}");
+        return Err(io::Error::other(why));
+    }
+    if stat.st_nlink > 1 {
+        return Err(io::Error::other("expected a file with no other hard link"));
+    }
+    file.set_len(0)?;
+    Ok(file)
 }
+
+/// Flags of a file that others may have replaced: a symbolic link is not followed, and a FIFO does
+/// not wait for a reader.
+const SAFE: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
 
 /// Opens the directory `name` in `parent`, as a path (`O_PATH`), and creates it if needed. Returns
 /// the message of an error unless it is accessible to this user alone.
@@ -50,6 +88,36 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_file_that_others_have_put_there_is_not_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("victim"), "kept").expect("written");
+        symlink(at("victim"), at("link")).expect("made");
+        symlink(at("new"), at("dangling")).expect("made");
+        std::fs::hard_link(at("victim"), at("hard")).expect("made");
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), Mode::RWXU).expect("made");
+        for name in ["link", "dangling", "hard", "fifo"] {
+            assert!(create(&at(name)).is_err(), "{name}");
+        }
+        assert!(!at("new").exists());
+        let text = std::fs::read_to_string(at("victim")).expect("read");
+        assert_eq!(text, "kept");
+        if rustix::process::geteuid().is_root() {
+            std::fs::write(at("strange"), "").expect("written");
+            std::os::unix::fs::chown(at("strange"), Some(65534), None).expect("set");
+            assert!(create(&at("strange")).is_err());
+        }
+        // An own file is replaced, a new one is private, and a device is used.
+        std::fs::write(at("own"), "before").expect("written");
+        create(&at("own")).expect("created");
+        assert_eq!(metadata(at("own")).expect("there").len(), 0);
+        create(&at("made")).expect("created");
+        let mode = metadata(at("made")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, MODE);
+        create("/dev/null".as_ref()).expect("opened");
+    }
 
     #[test]
     fn the_directory_is_made_for_its_user_alone_and_no_other_is_taken() {
