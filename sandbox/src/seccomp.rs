@@ -126,10 +126,24 @@ fn calls(uses: Uses) -> Result<Rules, seccompiler::BackendError> {
     if changes {
         rules.insert(libc::SYS_fanotify_init, any_of(0, &[GROUP_FLAGS.into()])?);
     }
+    // This process and its threads alone: others of the same user are permitted as well. 0 is the
+    // calling process or thread.
+    rules.insert(libc::SYS_prlimit64, any_of(0, &[0])?);
+    rules.insert(libc::SYS_sched_setaffinity, any_of(0, &[0])?);
+    rules.insert(libc::SYS_setpriority, own_thread()?);
+    let this = u64::from(std::process::id());
+    rules.insert(libc::SYS_tgkill, any_of(0, &[this])?);
     // A thread's own umask, root and working directory.
     rules.insert(libc::SYS_unshare, any_of(0, &[libc::CLONE_FS as u64])?);
     rules.insert(libc::SYS_ioctl, any_of(1, &IOCTL)?);
     Ok(rules)
+}
+
+/// Returns the rule of setpriority(2) for the calling thread.
+fn own_thread() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let is = |argument, value| SeccompCondition::new(argument, Len::Dword, Op::Eq, value);
+    // PRIO_PROCESS is 0; its type differs between C libraries.
+    Ok(vec![SeccompRule::new(vec![is(0, 0)?, is(1, 0)?])?])
 }
 
 const PRCTL: [u64; 6] = [
@@ -173,8 +187,8 @@ const GROUP_FLAGS: u32 = libc::FAN_CLOEXEC
 /// `linux/fanotify.h`.
 const FAN_REPORT_TARGET_FID: u32 = 0x1000;
 
-/// The calls that open files to write them, and that change names and attributes. A process without
-/// directories opens files to read them only.
+/// The calls that open files to write them, that change names and attributes, and that take leases.
+/// A process without directories opens files to read them only.
 const WRITING: &[i64] = &[
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -182,6 +196,10 @@ const WRITING: &[i64] = &[
     libc::SYS_fchownat,
     libc::SYS_fremovexattr,
     libc::SYS_fsetxattr,
+    // Leases of files, which delegations take (`sources/hostdir/src/lease.rs`).
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_rm_watch,
     libc::SYS_linkat,
     libc::SYS_lremovexattr,
     libc::SYS_lsetxattr,
@@ -194,6 +212,7 @@ const WRITING: &[i64] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
     libc::SYS_setxattr,
+    libc::SYS_signalfd4,
     libc::SYS_symlinkat,
     libc::SYS_truncate,
     libc::SYS_unlinkat,
@@ -249,7 +268,6 @@ const PERMITTED: &[i64] = &[
     libc::SYS_gettimeofday,
     libc::SYS_membarrier,
     libc::SYS_nanosleep,
-    libc::SYS_prlimit64,
     libc::SYS_restart_syscall,
     libc::SYS_rseq,
     libc::SYS_rt_sigaction,
@@ -257,15 +275,11 @@ const PERMITTED: &[i64] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity,
     libc::SYS_sched_yield,
-    // The priority of threads in the background.
-    libc::SYS_setpriority,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
     libc::SYS_sigaltstack,
     libc::SYS_sysinfo,
-    libc::SYS_tgkill,
     libc::SYS_times,
     libc::SYS_uname,
     // Waiting.
@@ -377,3 +391,6 @@ const PERMITTED: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_time,
 ];
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ pub(crate) mod message;
 pub(crate) mod users;
 
 use std::env;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -134,12 +135,31 @@ pub(crate) fn confine(confinement: &Confinement) -> Result<(), Failure> {
 /// Confines this process, a child that goes on when its parent ends, before it starts a thread.
 pub(crate) fn confine_survivor(confinement: &Confinement) -> Result<(), Failure> {
     confinement::log_missing_barriers();
+    if let Err(error) = raise_oom_score() {
+        tracing::debug!("{OOM_SCORE}: {error}");
+    }
     // They read files of /proc that a root of its own does not have.
     let _ = (
         sys::usage::running_threads(),
         sys::usage::lease_break_time(),
     );
     confinement.enter().map_err(Failure::new)
+}
+
+/// The file of the out-of-memory killer's preference (proc_pid_oom_score_adj(5)).
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
+/// Added to the preference of a process that serves, in thousandths of the memory of its control
+/// group: more than a parent is larger than a child that has just started, and no more than a
+/// user's programs have with systemd.
+const OOM_SCORE_ADDED: i32 = 100;
+
+/// Makes the out-of-memory killer prefer this process to its parent, which starts another one:
+/// without its parent, the server or mount ends.
+fn raise_oom_score() -> io::Result<()> {
+    let score = fs::read_to_string(OOM_SCORE)?;
+    let score: i32 = score.trim().parse().map_err(io::Error::other)?;
+    fs::write(OOM_SCORE, (score + OOM_SCORE_ADDED).min(1000).to_string())
 }
 
 /// The exit status of a Rust program whose main thread panicked.

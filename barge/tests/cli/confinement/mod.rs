@@ -3,6 +3,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
+mod features;
 mod mounts;
 mod stopped;
 
@@ -229,6 +230,12 @@ fn a_system_call_beyond_the_filter_ends_the_server() {
         (libc::SYS_io_uring_setup, none),
         (libc::SYS_keyctl, none),
         (libc::SYS_kill, none),
+        // Other processes than itself.
+        (libc::SYS_prlimit64, [1, libc::RLIMIT_NOFILE as u64, 0, 0]),
+        (libc::SYS_setpriority, [libc::PRIO_PROCESS as u64, 1, 19, 0]),
+        (libc::SYS_setpriority, [libc::PRIO_USER as u64, 0, 19, 0]),
+        (libc::SYS_sched_setaffinity, [1, 0, 0, 0]),
+        (libc::SYS_tgkill, [1, 1, libc::SIGCONT as u64, 0]),
     ] {
         let bed = Bed::start(&["--sandbox=none"], 0);
         let ended = bed.stop_server().call(number, arguments);
