@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use command::print;
+use command::text::printable;
 use layers::limit::Rates;
 use serde_json::{Map, Value, json};
 use transports::{Addr, dial_unix};
@@ -17,7 +18,7 @@ use crate::serve::args::control::parse_addr;
 use crate::serve::args::share::ShareArgs;
 use crate::serve::control::protocol::VERSION;
 use crate::source::NamedSource;
-use crate::status::top::lines::{table, without_controls};
+use crate::status::top::lines::table;
 use crate::{CommandResult, Failure};
 
 /// The control socket of the service.
@@ -400,7 +401,7 @@ fn row<const N: usize>(object: &Value, keys: [&str; N]) -> [String; N] {
     keys.map(|key| match &object[key] {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
-        Value::String(text) => without_controls(text),
+        Value::String(text) => printable(text),
         other => other.to_string(),
     })
 }
@@ -478,7 +479,7 @@ fn added_text(result: &Value) -> String {
         let qemu = endpoint["qemu"].as_str().into_iter();
         let commands = endpoint["commands"].as_array().into_iter().flatten();
         for line in qemu.chain(commands.filter_map(Value::as_str)) {
-            text.push_str(&without_controls(line));
+            text.push_str(&printable(line));
             text.push('\n');
         }
     }
@@ -501,7 +502,7 @@ fn evicted_text(result: &Value) -> String {
 }
 
 fn upgraded_text(result: &Value) -> String {
-    let text = |key: &str| without_controls(result[key].as_str().unwrap_or_default());
+    let text = |key: &str| printable(result[key].as_str().unwrap_or_default());
     format!("barge {} serves\n", text("version"))
 }
 
@@ -529,7 +530,7 @@ mod tests {
         let text = clients_text(&json!({ "clients": [client] }));
         let row = text.lines().nth(1).expect("a row");
         let cells: Vec<_> = row.split_whitespace().collect();
-        assert_eq!(cells, ["1", "]0;x", "9p", "ab", "-", "-", "-"]);
+        assert_eq!(cells, ["1", "?]0;x?", "9p", "a?b", "-", "-", "-"]);
         assert_eq!(text.lines().count(), 2);
     }
 }

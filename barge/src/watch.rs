@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use command::text::{printable, printable_json};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use sources::now;
@@ -155,8 +156,7 @@ impl Line {
         let mut text = self.kind.to_owned();
         for path in paths {
             text.push('\t');
-            let visible = |c: char| if c.is_control() { '?' } else { c };
-            text.extend(String::from_utf8_lossy(path).chars().map(visible));
+            text.push_str(&printable(&String::from_utf8_lossy(path)));
         }
         text
     }
@@ -222,7 +222,7 @@ fn print(out: &mut impl Write, format: Format, lines: &[Line]) -> io::Result<()>
     let time = now();
     for line in lines {
         match format {
-            Format::Json => writeln!(out, "{}", line.json(time))?,
+            Format::Json => writeln!(out, "{}", printable_json(&line.json(time).to_string()))?,
             Format::Text => writeln!(out, "{}", line.text())?,
         }
     }

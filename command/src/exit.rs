@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write, stdout};
 use std::process::ExitCode;
 
 use crate::stderr::print_line;
+use crate::text::printable;
 
 /// The error that ended a command: one line, and the exit status.
 #[derive(Debug)]
@@ -47,7 +48,9 @@ impl Failure {
     /// Prints the message of `program` on standard error and returns the exit status.
     pub fn report(&self, program: &str) -> ExitCode {
         if !self.message.is_empty() {
-            print_line(format_args!("{program}: {}", self.message));
+            // A message may quote a server, and may have several lines.
+            let lines: Vec<_> = self.message.split('\n').map(printable).collect();
+            print_line(format_args!("{program}: {}", lines.join("\n")));
         }
         ExitCode::from(self.status)
     }

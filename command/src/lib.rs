@@ -19,6 +19,7 @@ pub mod snapshotter;
 #[cfg(target_os = "linux")]
 pub mod state_dir;
 pub mod stderr;
+pub mod text;
 pub mod tools;
 mod values;
 

@@ -1,5 +1,6 @@
 //! Formatting of attributes and names; no I/O.
 
+use command::text::printable;
 use serde_json::{Value, json};
 use vfs::{Attr, Kind, Time};
 
@@ -83,12 +84,7 @@ pub(super) fn name(name: &[u8], terminal: bool) -> Vec<u8> {
     if !terminal {
         return name.to_vec();
     }
-    let text = String::from_utf8_lossy(name);
-    let shown: String = text
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect();
-    shown.into_bytes()
+    printable(&String::from_utf8_lossy(name)).into_bytes()
 }
 
 /// Formats rows as lines, each column as wide as its widest cell. Columns in `right` are aligned to

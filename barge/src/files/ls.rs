@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 
+use command::text::printable_json;
 use vfs::listing::NamedEntry;
 use vfs::{Attr, Entry, Kind};
 
@@ -166,7 +167,7 @@ impl Lister<'_> {
             if let Some(base) = base {
                 object["directory"] = base.into();
             }
-            writeln!(out, "{object}")?;
+            writeln!(out, "{}", printable_json(&object.to_string()))?;
         }
         Ok(())
     }

@@ -33,6 +33,7 @@ pub(crate) use stat::stat;
 pub(crate) use tree::tree;
 
 use crate::{CommandResult, Failure};
+use command::text::printable;
 
 /// The number of errors of single files that have been reported.
 #[derive(Default)]
@@ -42,7 +43,8 @@ impl ErrorReporter {
     /// Reports an error as a line on standard error.
     fn report(&self, shown: &str, what: impl Display) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        print_line(format_args!("barge: {shown}: {what}"));
+        let line = format!("{shown}: {what}");
+        print_line(format_args!("barge: {}", printable(&line)));
     }
 
     fn status(&self) -> ExitCode {

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use command::text::printable_json;
 use serde_json::json;
 use vfs::{Attr, AttrMask, Kind, Result, StatFs};
 
@@ -46,7 +47,7 @@ fn stat_file(args: &StatArgs, tree: &sources::Tree, path: &[u8], shown: &str) ->
     };
     if args.json {
         let object = format::json(shown.as_bytes(), &attr, target.as_deref());
-        return Ok(format!("{object}\n").into_bytes());
+        return Ok(format!("{}\n", printable_json(&object.to_string())).into_bytes());
     }
     Ok(file(
         shown,

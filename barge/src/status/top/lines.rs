@@ -2,6 +2,7 @@
 
 use crate::status::change::{OperationDelta, StatusDelta, quantile_of_all};
 use crate::status::json::{Client, Export, Limit};
+use command::text::printable;
 
 /// Column headings of the table of operations.
 pub(super) const OPERATION_HEADINGS: [&str; 8] = [
@@ -36,7 +37,7 @@ pub(super) fn summary(change: &StatusDelta<'_>, operations: &[OperationDelta<'_>
     let mut lines = vec![
         format!(
             "barge {}, process {}, up {}, {} connections",
-            now.version,
+            printable(&now.version),
             now.pid,
             age(now.uptime),
             now.connections
@@ -60,8 +61,8 @@ pub(super) fn summary(change: &StatusDelta<'_>, operations: &[OperationDelta<'_>
 fn export(export: &Export) -> String {
     let served = format!(
         "/{} is {}",
-        without_controls(&export.name),
-        without_controls(&export.source)
+        printable(&export.name),
+        printable(&export.source)
     );
     let cached = export.cache.map(|cache| {
         format!(
@@ -76,7 +77,7 @@ fn export(export: &Export) -> String {
 
 fn limit(limit: &Limit) -> String {
     let rates = |name: &str, rates: &Option<String>| match rates {
-        Some(rates) => format!(", {name} {}", without_controls(rates)),
+        Some(rates) => format!(", {name} {}", printable(rates)),
         None => String::new(),
     };
     format!(
@@ -92,8 +93,8 @@ fn limit(limit: &Limit) -> String {
 pub(super) fn operation(operation: &OperationDelta<'_>) -> [String; 8] {
     let now = operation.now;
     [
-        without_controls(&now.name),
-        without_controls(&now.protocol),
+        printable(&now.name),
+        printable(&now.protocol),
         count(operation.rate),
         time(operation.quantile(0.5)),
         time(operation.quantile(0.99)),
@@ -109,9 +110,9 @@ pub(super) fn client(client: &Client) -> [String; 8] {
         version => version,
     };
     [
-        without_controls(&client.peer),
-        without_controls(speaks),
-        without_controls(&client.user),
+        printable(&client.peer),
+        printable(speaks),
+        printable(&client.user),
         age(client.age),
         count(client.done.requests as f64),
         bytes(client.done.sent as f64),
@@ -140,8 +141,8 @@ pub(super) fn text(change: &StatusDelta<'_>) -> String {
         let errors = operation.now.errors.iter();
         errors.map(|(errno, count)| {
             [
-                without_controls(errno),
-                without_controls(&operation.now.name),
+                printable(errno),
+                printable(&operation.now.name),
                 count.to_string(),
             ]
         })
@@ -171,11 +172,6 @@ pub(crate) fn table<const N: usize>(to: &mut String, heads: [&str; N], rows: Vec
         to.push_str(line.join("  ").trim_end());
         to.push('\n');
     }
-}
-
-/// Removes control characters from text of a client, which a terminal would obey.
-pub(crate) fn without_controls(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
 fn with_unit(mut value: f64, units: &[&str], step: f64) -> String {
@@ -242,6 +238,5 @@ mod tests {
             [5.0, 120.0, 7200.0, 864_000.0].map(age),
             ["5 s", "2 min", "2.0 h", "10.0 d"]
         );
-        assert_eq!(without_controls("a\x1b[2Jb\n"), "a[2Jb");
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use command::print;
+use command::text::printable_json;
 use transports::Addr;
 
 use super::change::StatusDelta;
@@ -43,8 +44,8 @@ pub(crate) fn run(args: &TopArgs) -> CommandResult {
     if args.json {
         loop {
             let status = fetch::status(&args.addr)?;
-            let mut line = serde_json::to_string(&status).map_err(Failure::new)?;
-            line.push('\n');
+            let line = serde_json::to_string(&status).map_err(Failure::new)?;
+            let line = printable_json(&line) + "\n";
             print(&line)?;
             if args.once {
                 return Ok(ExitCode::SUCCESS);
