@@ -4,6 +4,7 @@
 //! tonic does the protocol. A program routes requests by their path in a `match` rather than with
 //! generated code, which takes no compiler of protocol buffers.
 
+mod authority;
 mod methods;
 mod server;
 

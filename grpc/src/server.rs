@@ -19,6 +19,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use transports::{Addr, Listener};
 
+use crate::authority::Connection;
 use crate::{Request, Response};
 
 /// Largest number of connections at a time. An orchestrator has one or a few.
@@ -157,7 +158,8 @@ async fn connection<F>(
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_streams);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), handle));
+    let stream = TokioIo::new(Connection::new(stream));
+    let mut connection = pin!(builder.serve_connection(stream, handle));
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
         () = async { drop(stop.wait_for(|&stop| stop).await) } => None,
@@ -207,7 +209,7 @@ impl Drop for InFlight {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::path::PathBuf;
     use std::sync::mpsc;
 
@@ -275,6 +277,56 @@ mod tests {
             drop(self.stop);
             self.runtime.block_on(self.served).expect("no panic")
         }
+    }
+
+    /// Reads frames until each of `streams` has got one of headers or a reset, and returns the
+    /// types of these.
+    fn answers(from: &mut impl Read, streams: [u8; 2]) -> [u8; 2] {
+        let mut found = [0; 2];
+        while found.contains(&0) {
+            let mut head = [0; 9];
+            from.read_exact(&mut head).expect("a frame");
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            from.read_exact(&mut payload).expect("a payload");
+            let at = streams.iter().position(|stream| *stream == head[8]);
+            if let Some(at) = at.filter(|&at| found[at] == 0 && [1, 3].contains(&head[3])) {
+                found[at] = head[3];
+            }
+        }
+        found
+    }
+
+    /// The headers of gRPC's C core: the authority is the path of the socket, and later requests
+    /// refer to that of the first.
+    #[test]
+    fn a_client_whose_authority_is_the_percent_encoded_socket_is_answered() {
+        let fixture = Fixture::new(LIMITS, route);
+        let mut client = std::os::unix::net::UnixStream::connect(&fixture.path).expect("connected");
+        let field = |name: &[u8], value: &[u8]| {
+            [&[0x40, name.len() as u8], name, &[value.len() as u8], value].concat()
+        };
+        let first = [
+            vec![0x83, 0x86],
+            field(b"content-type", b"application/grpc"),
+            field(b"te", b"trailers"),
+            field(b":path", b"/test/Name"),
+            field(b":authority", b"%2Frun%2Fcsi%2Fcsi.sock"),
+        ];
+        // Pseudo-header fields come first.
+        let [start, kind, te, path, authority] = first;
+        let first = [start, path, authority, kind, te].concat();
+        let second = vec![0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
+        let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+        for (stream, block) in [(1, first), (3, second)] {
+            // HEADERS with END_STREAM and END_HEADERS.
+            sent.extend([0, 0, block.len() as u8, 1, 5, 0, 0, 0, stream]);
+            sent.extend(block);
+        }
+        client.write_all(&sent).expect("sent");
+        // HEADERS, and no RST_STREAM.
+        assert_eq!(answers(&mut client, [1, 3]), [1, 1]);
+        drop(client);
+        fixture.stop().expect("served");
     }
 
     /// Messages of the tests are wrappers of prost: a string or a number in one field.
