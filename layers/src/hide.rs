@@ -9,6 +9,11 @@
 //! several names is accessible by those that are shown. A file handle of a file is not checked
 //! again, so handles must be sealed, with another key for other rules ([`Hide::digest`]).
 //!
+//! A source may equate names that differ: of case (ext4's casefold, vfat, servers of other
+//! systems), of normal forms of Unicode, or with short names (vfat). Where a directory ignores
+//! case, the rules do as well. A name that might be another spelling of a hidden one, and that
+//! finds something, has to be in the listing of its directory as it is spelled.
+//!
 //! Rules with paths need the place of a directory in the tree, which is remembered by its number,
 //! for 262,144 directories. That of another one, for example after a start, is found by its names
 //! in its parents.
@@ -128,21 +133,25 @@ impl Hide {
         // Only an entry that is looked up has the number of a file system that is mounted there.
         for mode in [ReaddirMode::Names, ReaddirMode::Entries] {
             let mut found = Err(Errno::ESTALE);
+            let mut children = Vec::new();
             for_each_entry(cx, &*file, mode, |entry| {
                 let node = entry.entry.as_ref().map(|entry| &entry.node);
                 let id = node.map_or(entry.id, |node| node.id());
                 if id != wanted && entry.kind != Some(Kind::Directory) {
                     return;
                 }
-                let Some(below) = self.rules.child(place, entry.name) else {
-                    return;
+                children.push((id, entry.name.to_vec()));
+            })?;
+            for (id, name) in children {
+                let Some(below) = self.below(dir, cx, place, &name)? else {
+                    continue;
                 };
                 let below = Arc::new(below);
                 self.remember(id, &below);
                 if id == wanted {
                     found = Ok(below);
                 }
-            })?;
+            }
             if found.is_ok() {
                 return found;
             }
@@ -175,8 +184,90 @@ impl Hide {
     /// Returns the place of the child `name` of `dir`, or `hidden` if it is hidden.
     fn child(&self, dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>, hidden: Errno) -> Result<Place> {
         let place = self.place_of_found(dir, cx)?.ok_or(Errno::ENOENT)?;
-        self.rules.child(&place, name.bytes()).ok_or(hidden)
+        let bytes = name.bytes();
+        let below = self.below(dir, cx, &place, bytes)?.ok_or(hidden)?;
+        let is_doubtful = match bytes.is_ascii() {
+            true => may_be_short(bytes),
+            false => self.rules.may_apply(&place, bytes),
+        };
+        match is_doubtful && !is_spelled_so(dir, cx, name)? {
+            true => Err(hidden),
+            false => Ok(below),
+        }
     }
+
+    /// Returns the place of the child `name` of the directory `dir`, which has `place`, or nothing
+    /// if it is hidden: without regard to case if the directory ignores it.
+    fn below(
+        &self,
+        dir: &dyn Node,
+        cx: &Cx<'_>,
+        place: &Place,
+        name: &[u8],
+    ) -> Result<Option<Place>> {
+        let below = self.rules.child(place, name);
+        let folded = self.rules.child_ignoring_case(place, name);
+        match below.is_some() && below != folded && ignores_case(dir, cx, name)? {
+            true => Ok(folded),
+            false => Ok(below),
+        }
+    }
+}
+
+/// Returns whether the directory `dir` finds its child `name` also in another case. The caller may
+/// not be permitted to search it.
+fn ignores_case(dir: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<bool> {
+    let cx = &cx.on_behalf_of(&Caller::ROOT);
+    let swapped = swap_case(name);
+    let find = |name: &[u8]| match dir.lookup(cx, Name::new(name)?) {
+        Ok(found) => Ok(Some(found.node.id())),
+        Err(signal) if signal.is_signal() => Err(signal),
+        Err(_) => Ok(None),
+    };
+    match find(name)? {
+        Some(found) if swapped != name => Ok(find(&swapped)? == Some(found)),
+        _ => Ok(false),
+    }
+}
+
+/// Returns a name with the case of its letters swapped: of ASCII letters if there are any, which
+/// all sources that ignore case equate.
+fn swap_case(name: &[u8]) -> Vec<u8> {
+    let swap = |byte: &u8| match byte.is_ascii_lowercase() {
+        true => byte.to_ascii_uppercase(),
+        false => byte.to_ascii_lowercase(),
+    };
+    match std::str::from_utf8(name) {
+        Ok(text) if !name.iter().any(u8::is_ascii_alphabetic) => {
+            let lower = text.to_lowercase();
+            match lower == text {
+                true => text.to_uppercase().into(),
+                false => lower.into(),
+            }
+        }
+        _ => name.iter().map(swap).collect(),
+    }
+}
+
+/// Returns whether a name may be the short one of a file, or one with an end that is ignored, as on
+/// vfat and NTFS.
+fn may_be_short(name: &[u8]) -> bool {
+    name.contains(&b'~') || name.contains(&b':') || name.ends_with(b".") || name.ends_with(b" ")
+}
+
+/// Returns whether `name` is in the listing of `dir` as it is spelled, or finds nothing there.
+fn is_spelled_so(dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<bool> {
+    let cx = &cx.on_behalf_of(&Caller::ROOT);
+    match dir.lookup(cx, name) {
+        Err(Errno::ENOENT) => return Ok(true),
+        found => found.map(drop)?,
+    }
+    let file = dir.open(cx, OpenFlags::READ)?;
+    let mut listed = false;
+    for_each_entry(cx, &*file, ReaddirMode::Names, |entry| {
+        listed |= entry.name == name.bytes();
+    })?;
+    Ok(listed)
 }
 
 impl Layer for Hide {
@@ -295,17 +386,46 @@ impl Layer for Hide {
         let Some(place) = self.place_of_found(inner.node, cx)? else {
             return Ok(());
         };
-        let mut showing = RelaySink::new(sink, |sink, entry| {
-            let Some(below) = self.rules.child(&place, entry.name) else {
-                return true;
-            };
-            let found = entry.entry.as_ref().map(|entry| &entry.node);
-            if let Some(dir) = found.filter(|node| node.kind() == Kind::Directory) {
-                self.remember(dir.id(), &Arc::new(below));
+        // Whether the directory ignores case, once it matters: a source that calls the sink may
+        // hold a lock that a lookup takes.
+        let mut ignores = None;
+        let mut at = cookie;
+        loop {
+            let mut doubtful = None;
+            let start = at;
+            let mut showing = RelaySink::new(sink, |sink, entry| {
+                let exact = self.rules.child(&place, entry.name);
+                let folded = self.rules.child_ignoring_case(&place, entry.name);
+                let below = match ignores {
+                    _ if exact.is_none() || exact == folded => exact,
+                    Some(true) => folded,
+                    Some(false) => exact,
+                    None => {
+                        doubtful = Some(entry.name.to_vec());
+                        return false;
+                    }
+                };
+                let Some(below) = below else {
+                    at = entry.cookie;
+                    return true;
+                };
+                let found = entry.entry.as_ref().map(|entry| &entry.node);
+                if let Some(dir) = found.filter(|node| node.kind() == Kind::Directory) {
+                    self.remember(dir.id(), &Arc::new(below));
+                }
+                let after = entry.cookie;
+                let fits = sink.entry(entry);
+                if fits {
+                    at = after;
+                }
+                fits
+            });
+            inner.readdir(cx, start, plus, &mut showing)?;
+            match doubtful {
+                Some(name) => ignores = Some(ignores_case(inner.node, cx, &name)?),
+                None => return Ok(()),
             }
-            sink.entry(entry)
-        });
-        inner.readdir(cx, cookie, plus, &mut showing)
+        }
     }
 
     forward! {

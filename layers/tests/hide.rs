@@ -119,6 +119,133 @@ fn hidden_names_are_missing_and_cannot_be_made() {
     assert!(find(&*below, "home/me/.ssh/keys").is_ok());
 }
 
+/// A source that ignores the case of ASCII letters and takes a name with an accent in either normal
+/// form, and whose files have short names, as on vfat.
+struct IgnoresCase;
+
+impl IgnoresCase {
+    fn equate(name: &[u8]) -> String {
+        let text = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let composed = text.replace("e\u{301}", "\u{e9}");
+        match composed.as_str() {
+            "secret~1.key" => "secret of many letters.key".into(),
+            _ => composed.trim_end_matches('.').into(),
+        }
+    }
+
+    /// Returns the name that is stored in place of `name`.
+    fn stored(&self, dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> vfs::Result<Vec<u8>> {
+        let wanted = IgnoresCase::equate(name.bytes());
+        let file = dir.open(&cx.on_behalf_of(&ROOT), OpenFlags::READ)?;
+        let mut found = name.bytes().to_vec();
+        vfs::listing::for_each_entry(cx, &*file, ReaddirMode::Names, |entry| {
+            if IgnoresCase::equate(entry.name) == wanted {
+                found = entry.name.to_vec();
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+impl layers::Layer for IgnoresCase {
+    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> vfs::Result<vfs::Entry> {
+        inner.lookup(cx, Name::new(&self.stored(inner, cx, name)?)?)
+    }
+
+    fn unlink(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> vfs::Result<()> {
+        inner.unlink(cx, Name::new(&self.stored(inner, cx, name)?)?, dir)
+    }
+
+    fn rename(
+        &self,
+        inner: &dyn Node,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        to: &dyn Node,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> vfs::Result<()> {
+        let (from, into) = (self.stored(inner, cx, name)?, self.stored(to, cx, to_name)?);
+        inner.rename(cx, Name::new(&from)?, to, Name::new(&into)?, flags)
+    }
+
+    layers::forward! {
+        capabilities id above
+        root resolve sync
+        handle attr setattr access statfs open readlink parent create make tmpfile link
+        xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
+    }
+}
+
+#[test]
+fn another_spelling_of_a_hidden_name_is_hidden_where_the_source_takes_it() {
+    let below: Arc<dyn FileSystem> = stack(Memory::new(clock()), IgnoresCase);
+    for path in [
+        "home/me/.ssh/keys",
+        "Keys/OLD.KEY",
+        "Keys/new.key",
+        "Keys/secret of many letters.key",
+        "Keys/cl\u{e9}",
+        "Keys/notes",
+        "Keys/caf\u{e9}",
+    ] {
+        make_dirs(&*below, path);
+    }
+    let patterns = ["*.key", "/home/*/.ssh", "cl\u{e9}"];
+    let shown = stack(below.clone(), Hide::new(rules(&patterns, None)));
+    for path in [
+        "home/me/.SSH",
+        "HOME/ME/.Ssh",
+        "Home/me/.ssh/keys",
+        "keys/NEW.KEY",
+        "keys/New.key",
+        "keys/old.key",
+        "keys/OLD.KEY",
+        "Keys/SECRET~1.KEY",
+        "Keys/new.key.",
+        "Keys/CL\u{e9}",
+        "Keys/cle\u{301}",
+    ] {
+        assert!(find(&*below, path).is_ok(), "{path}");
+        assert_eq!(find(&*shown, path).err(), Some(Errno::ENOENT), "{path}");
+    }
+    for path in ["home/ME", "KEYS/Notes", "Keys/notes", "Keys/caf\u{e9}"] {
+        assert!(find(&*shown, path).is_ok(), "{path}");
+    }
+    let keys = find(&*shown, "keys").expect("shown");
+    for mode in [ReaddirMode::Names, ReaddirMode::Entries] {
+        assert_eq!(names(&*keys, mode), ["caf\u{e9}", "notes"]);
+    }
+    let plain = RenameFlags::empty();
+    for alias in ["NEW.KEY", "SECRET~1.KEY", "cle\u{301}"] {
+        let (alias, out) = (name(alias), name("out"));
+        assert_eq!(keys.unlink(&cx(), alias, true), Err(Errno::ENOENT));
+        let moved = keys.rename(&cx(), alias, &*keys, out, plain);
+        assert_eq!(moved, Err(Errno::ENOENT));
+        let over = keys.rename(&cx(), name("notes"), &*keys, alias, plain);
+        assert_eq!(over, Err(Errno::EACCES));
+    }
+}
+
+#[test]
+fn other_names_than_the_hidden_ones_are_shown_where_case_counts() {
+    let (below, shown) = trees(&["*.key", "/home/*/.ssh", "cl\u{e9}"], None);
+    for path in [
+        "a/A.KEY",
+        "HOME/me/.ssh",
+        "a/x~1",
+        "a/CL\u{c9}",
+        "a/cle\u{301}",
+    ] {
+        make_dirs(&*below, path);
+        assert!(find(&*shown, path).is_ok(), "{path}");
+    }
+    let dir = find(&*shown, "a").expect("shown");
+    let expected = [".ssh", "A.KEY", "CL\u{c9}", "cle\u{301}", "x~1"];
+    assert_eq!(names(&*dir, ReaddirMode::Names), expected);
+}
+
 #[test]
 fn a_client_moves_nothing_to_a_place_with_other_rules() {
     let (_, shown) = trees(&["/home/*/.ssh", "/etc/private/key"], None);

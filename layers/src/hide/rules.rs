@@ -132,6 +132,8 @@ impl PathList {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     patterns: Vec<Pattern>,
+    /// The parts of each pattern without differences of case.
+    folded: Vec<Vec<Vec<u8>>>,
     only: Option<PathList>,
 }
 
@@ -147,7 +149,9 @@ pub(super) struct Place {
 impl Rules {
     /// Returns the rules that hide what `patterns` match, and show only what `only` lists.
     pub fn new(patterns: Vec<Pattern>, only: Option<PathList>) -> Rules {
+        let fold_all = |pattern: &Pattern| pattern.parts.iter().map(|part| fold(part)).collect();
         Rules {
+            folded: patterns.iter().map(fold_all).collect(),
             patterns,
             only: only.filter(|only| !only.shows_all),
         }
@@ -203,11 +207,44 @@ impl Rules {
 
     /// Returns the place of the directory `name`, or nothing if `name` is hidden.
     pub(super) fn child(&self, place: &Place, name: &[u8]) -> Option<Place> {
+        self.child_by(place, name, |number, at| {
+            matches(&self.patterns[number].parts[at], name)
+        })
+    }
+
+    /// Does the same for a directory that ignores the case of names.
+    pub(super) fn child_ignoring_case(&self, place: &Place, name: &[u8]) -> Option<Place> {
+        let folded = fold(name);
+        self.child_by(place, name, |number, at| {
+            matches(&self.folded[number][at], &folded)
+                || matches(&self.patterns[number].parts[at], name)
+        })
+    }
+
+    /// Returns whether a rule might apply to `name` in a directory that equates names by rules that
+    /// are not known here: of case, of normal forms of Unicode, of characters without a width.
+    pub(super) fn may_apply(&self, place: &Place, name: &[u8]) -> bool {
         let everywhere = self.patterns.iter().filter(|pattern| !pattern.is_anchored);
-        if everywhere
-            .into_iter()
-            .any(|pattern| matches(&pattern.parts[0], name))
-        {
+        let mut everywhere = everywhere.map(|pattern| &pattern.parts[0]);
+        let here = |&(number, at): &(u32, u32)| &self.patterns[number as usize].parts[at as usize];
+        everywhere.any(|part| may_match(part, name))
+            || place
+                .patterns
+                .iter()
+                .map(here)
+                .any(|part| may_match(part, name))
+    }
+
+    /// Returns the place of the directory `name`, or nothing if `name` is hidden. `is_match`
+    /// compares the name with a part of a pattern.
+    fn child_by(
+        &self,
+        place: &Place,
+        name: &[u8],
+        is_match: impl Fn(usize, usize) -> bool,
+    ) -> Option<Place> {
+        let mut everywhere = self.patterns.iter().enumerate();
+        if everywhere.any(|(number, pattern)| !pattern.is_anchored && is_match(number, 0)) {
             return None;
         }
         let mut below = Place::default();
@@ -219,7 +256,7 @@ impl Rules {
             let part = &parts[at as usize];
             if part == b"**" {
                 self.add(&mut below, number, at);
-            } else if matches(part, name) {
+            } else if is_match(number as usize, at as usize) {
                 if at as usize + 1 == parts.len() {
                     return None;
                 }
@@ -242,6 +279,59 @@ impl Rules {
             at += 1;
         }
     }
+}
+
+/// Returns a name, or a part of a pattern, without differences of case.
+fn fold(name: &[u8]) -> Vec<u8> {
+    match std::str::from_utf8(name) {
+        // Upper case first: several lower-case letters may have the same one.
+        Ok(text) => {
+            let upper = text.chars().flat_map(char::to_uppercase);
+            upper
+                .flat_map(char::to_lowercase)
+                .collect::<String>()
+                .into()
+        }
+        Err(_) => name.to_ascii_lowercase(),
+    }
+}
+
+/// Returns whether a part of a pattern might match a name if case is ignored, and if each character
+/// that is not ASCII might equal any text. The time is bounded by the product of their lengths.
+fn may_match(part: &[u8], name: &[u8]) -> bool {
+    // `None` is any text.
+    let literal = |byte: u8| byte.is_ascii().then(|| byte.to_ascii_lowercase());
+    let mut elements = Vec::new();
+    let mut rest = part;
+    while let Some((element, after)) = next(rest) {
+        elements.push(match element {
+            Element::Byte(byte) => literal(byte),
+            Element::Any | Element::Set { .. } | Element::Run => None,
+        });
+        rest = after.unwrap_or_default();
+    }
+    let name: Vec<_> = name.iter().map(|&byte| literal(byte)).collect();
+    // Whether the elements so far may match the first bytes of the name, for each number of bytes.
+    let mut reached = vec![false; name.len() + 1];
+    reached[0] = true;
+    for at in 0..name.len() {
+        reached[at + 1] = reached[at] && name[at].is_none();
+    }
+    for element in elements {
+        let mut next = vec![false; name.len() + 1];
+        for at in 0..=name.len() {
+            // Any text of the pattern may be empty, and any text of the name may contain this.
+            let before = at.checked_sub(1);
+            next[at] = (element.is_none() && reached[at])
+                || before.is_some_and(|before| match (element, name[before]) {
+                    (_, None) => reached[at] || reached[before] || next[before],
+                    (None, _) => next[before] || reached[before],
+                    (Some(expected), Some(found)) => expected == found && reached[before],
+                });
+        }
+        reached = next;
+    }
+    reached[name.len()]
 }
 
 /// Returns whether each `[` of a part has its `]`, and each `\` a character after it.
@@ -390,6 +480,37 @@ mod tests {
         let many = "*a".repeat(100);
         assert!(!matches(many.as_bytes(), "a".repeat(99).as_bytes()));
         assert!(matches(many.as_bytes(), "a".repeat(250).as_bytes()));
+    }
+
+    #[test]
+    fn a_name_that_a_source_might_equate_with_a_hidden_one_is_recognised() {
+        for (part, name, expected) in [
+            ("*.key", "SECRET.KEY", true),
+            ("*.key", "secret.txt", false),
+            ("*.key", "secret.\u{212a}ey", true),
+            ("secret", "sec\u{ad}ret", true),
+            ("secret", "\u{17f}ecret", true),
+            ("secret", "\u{17f}ecrets", false),
+            ("cl\u{e9}", "cle\u{301}", true),
+            ("cle\u{301}", "cl\u{e9}", true),
+            ("cle\u{301}", "CL\u{c9}", true),
+            ("cl\u{e9}", "cli", true),
+            ("cl\u{e9}", "kli", false),
+            ("[a-c]x", "BX", true),
+            ("a", "", false),
+            ("*", "", true),
+        ] {
+            let found = may_match(part.as_bytes(), name.as_bytes());
+            assert_eq!(found, expected, "{part} {name}");
+        }
+        let rules = Rules::new(vec![pattern("Geheim-\u{dc}*"), pattern("/home/.ssh")], None);
+        let root = rules.root();
+        let hides = |name: &str| rules.child_ignoring_case(&root, name.as_bytes()).is_none();
+        assert!(hides("geheim-\u{fc}ber") && hides("GEHEIM-\u{dc}"));
+        assert!(!hides("geheim-u") && !hides("home"));
+        let home = rules.child_ignoring_case(&root, b"HOME").expect("shown");
+        assert!(rules.child(&home, b".ssh").is_none());
+        assert!(rules.child_ignoring_case(&home, b".SSH").is_none());
     }
 
     #[test]
