@@ -1,8 +1,10 @@
 //! Limits of operations and bytes per second, of a share and of each of its clients.
 //!
-//! An *operation* is a request of a client: a message of 9P or FUSE, a call of NFS (also a COMPOUND
-//! with all its operations), a request of a block device. It is charged when it first calls the
-//! tree, except to find a node by its handle; locks and requests that call nothing are free.
+//! An *operation* is a request of a client: a message of 9P or FUSE, a call of NFS, a request of a
+//! block device. Each operation of a COMPOUND, each name of a walk ([`Call::begin_step`]) and each
+//! entry that a listing returns with its attributes is one as well. It is charged when it first
+//! calls the tree, except to find a node by its handle; locks and requests that call nothing are
+//! free.
 //! *Bytes* are those that reads, writes and copies moved. A request is charged for the bytes that
 //! it asks for, and gets back those that were not moved. `barge`'s own calls are free
 //! ([`Call::internal`]).
@@ -10,10 +12,11 @@
 //! A request over a limit waits, before its first call as an operation, and once more before it
 //! first moves bytes if there is a debt: on a lane's thread it returns `WOULD_BLOCK`, on a worker
 //! `PARKED`. It holds no thread, can be cancelled, and keeps its place among the requests of its
-//! client; clients take turns (`scheduler`). It is charged when it is admitted, so that a rerun
-//! is not charged again. A request that had an effect ([`Call::end_admission`]) does not wait: if
-//! it would move bytes while there is a debt it gets `EAGAIN` (`NFS4ERR_DELAY`). Requests of
-//! threads without an engine leave a debt that later ones wait for.
+//! client; clients take turns (`scheduler`). It is charged when it is admitted, so that a rerun is
+//! not charged again. A request that had an effect ([`Call::end_admission`]) does not wait: if it
+//! would move bytes while there is a debt it gets `EAGAIN` (`NFS4ERR_DELAY`). Requests of threads
+//! without an engine leave a debt that later ones wait for, and so do the steps of a request after
+//! the first one, because it would begin anew after each wait.
 //!
 //! A request passes as long as there is no debt of bytes, whatever its size; so a rate can be lower
 //! than the size of a request. Requests that move no bytes do not wait for a debt of bytes.
@@ -39,7 +42,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use vfs::cx::AdmissionState;
-use vfs::{Call, CopyMode, Cx, Errno, File, NodeId, Op, Patience, Payload, PeerKey, Result, Sink};
+use vfs::{
+    Call, CopyMode, Cx, DirEntry, DirSink, Errno, File, NodeId, Op, Patience, Payload, PeerKey,
+    ReaddirMode, RelaySink, Result, Sink,
+};
 
 pub use self::rates::{BadRates, Rates};
 use self::scheduler::{Arrival, Decision, Scheduler, Ticket, Wait};
@@ -110,6 +116,8 @@ struct Admission {
     client: PeerKey,
     /// The operations that it was charged for.
     ops: u64,
+    /// The first step that it was not charged for.
+    next_step: u32,
     /// Whether it may move bytes without waiting again.
     waited_for_bytes: bool,
     /// The bytes that it was charged for and has not moved yet.
@@ -133,6 +141,7 @@ impl Admissions {
                 limiter: limiter.this.upgrade()?,
                 client,
                 ops: 0,
+                next_step: 0,
                 waited_for_bytes: false,
                 reserved: 0,
                 pending: None,
@@ -169,6 +178,7 @@ impl AdmissionState for Admissions {
         if let Some(admission) = &mut self.first {
             admission.give_back(0);
             admission.ops = 0;
+            admission.next_step = 0;
             admission.waited_for_bytes = false;
         }
     }
@@ -203,6 +213,7 @@ impl Admission {
             Decision::Refused => Err(Errno::WOULD_BLOCK),
             Decision::Admitted => {
                 self.admitted(ops, bytes);
+                self.charged_for(cx.call.step());
                 Ok(())
             }
             Decision::Waits(ticket) => {
@@ -210,6 +221,21 @@ impl Admission {
                 self.wait(cx)
             }
         }
+    }
+
+    /// Charges the request for `ops` more without a wait.
+    fn charge(&mut self, ops: u64) {
+        self.ops += ops;
+        let client = self.client;
+        self.limiter.with_scheduler(|scheduler, now, woken| {
+            scheduler.charge(client, ops, 0, now);
+            scheduler.pump(now, woken);
+        });
+    }
+
+    /// Notes that the request was charged for its steps up to `step`.
+    fn charged_for(&mut self, step: u32) {
+        self.next_step = self.next_step.max(step.saturating_add(1));
     }
 
     fn admitted(&mut self, ops: u64, bytes: u64) {
@@ -369,8 +395,14 @@ impl Limiter {
                 }
                 admission.pending = None;
                 admission.admitted(ops, bytes);
+                admission.charged_for(cx.call.step());
             }
-            let ops = 1u64.saturating_sub(admission.ops);
+            let mut ops = u64::from(admission.next_step <= cx.call.step());
+            if ops > 0 && admission.ops > 0 {
+                admission.charge(ops);
+                admission.charged_for(cx.call.step());
+                ops = 0;
+            }
             match admission.waited_for_bytes {
                 false if ops > 0 || bytes > 0 => admission.arrive(cx, ops, bytes),
                 _ => Ok(()),
@@ -441,7 +473,7 @@ impl Limiter {
         if moved != reserved {
             self.with_scheduler(|scheduler, now, woken| {
                 match moved.checked_sub(reserved) {
-                    Some(more) => scheduler.charge(client, more, now),
+                    Some(more) => scheduler.charge(client, 0, more, now),
                     None => scheduler.refund(client, 0, reserved - moved, now),
                 }
                 scheduler.pump(now, woken);
@@ -522,11 +554,43 @@ impl Layer for Limiter {
         }
     }
 
+    /// An entry with its attributes costs as much as the request of a client that looks it up.
+    fn readdir(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let client = match self.client_of(cx.call) {
+            Some(client) if plus == ReaddirMode::Entries => client,
+            _ => {
+                let (op, id) = (Op::Readdir, inner.node.id());
+                return self.limited(op, id, cx, || inner.readdir(cx, cookie, plus, sink));
+            }
+        };
+        let mut looked_up = 0;
+        let mut counting = RelaySink::new(sink, |sink, entry: DirEntry<'_>| {
+            looked_up += u64::from(entry.entry.is_some());
+            sink.entry(entry)
+        });
+        self.limited(Op::Readdir, inner.node.id(), cx, || {
+            inner.readdir(cx, cookie, plus, &mut counting)
+        })?;
+        cx.call.with_admission(|slot| {
+            if let Some(admission) = admissions(slot).of(self, client) {
+                admission.charge(looked_up);
+            }
+        });
+        Ok(())
+    }
+
     forward! { capabilities id above root resolve handle host_lock host_lock_holder lease }
 
     forward! { with limited:
         sync attr setattr access statfs open readlink lookup parent create make tmpfile link unlink
         rename xattr xattrs set_xattr remove_xattr
-        file_attr file_setattr readdir fsync flush allocate seek extents
+        file_attr file_setattr fsync flush allocate seek extents
     }
 }

@@ -11,7 +11,7 @@ use layers::{Limiter, stack};
 use memory::Memory;
 use vfs::{
     Account, AttrMask, Call, Caller, CopyMode, Cx, Errno, File, Mode, Name, Node, Op, OpenFlags,
-    Patience, PeerKey, Result,
+    Patience, PeerKey, ReaddirMode, Result,
 };
 use vfs_testkit::{ReplyBuffer, TestPayload, clock};
 
@@ -114,6 +114,73 @@ fn brief(call: &Call) -> Cx<'_> {
 
 fn full(call: &Call) -> Cx<'_> {
     Cx::new(&Caller::ROOT, call)
+}
+
+/// A COMPOUND with 60 LOOKUPs was one operation.
+#[test]
+fn each_step_of_a_compound_and_each_entry_with_attributes_is_an_operation() {
+    let world = World::new();
+    world.limiter.set(limits("ops=10", "none"));
+    let attr = |call: &Call| world.root.attr(&full(call), AttrMask::STAT).map(drop);
+    let compound = on_worker(1).0;
+    for attempt in 0..3 {
+        for step in 0..60 {
+            compound.begin_step(step);
+            // Steps that call nothing are free, and all calls of one are one operation.
+            for _ in 0..step % 3 {
+                world
+                    .root
+                    .lookup(&full(&compound), name("file"))
+                    .expect("admitted");
+            }
+        }
+        assert_eq!(
+            attempt,
+            attempt.min(2),
+            "an attempt that is repeated is not charged again"
+        );
+    }
+    // 40 operations, of which 1 was saved up.
+    let next = on_worker(1).0;
+    assert_eq!(attr(&next), Err(Errno::PARKED));
+    world.clock.set(3900);
+    assert_eq!(attr(&next), Err(Errno::PARKED));
+    world.clock.set(4000);
+    assert_eq!(attr(&next), Ok(()));
+
+    for number in 0..29 {
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let file = format!("file{number}");
+        let made = world
+            .root
+            .create(&cx, name(&file), RW, Mode::without_umask(0o644));
+        made.expect("made");
+    }
+    let dir = world
+        .root
+        .open(&full(&Call::detached()), OpenFlags::READ)
+        .expect("opened");
+    world.clock.set(10_000);
+    for (mode, millis) in [(ReaddirMode::Names, 100), (ReaddirMode::Entries, 3100)] {
+        let start = world.clock.0.load(Ordering::SeqCst);
+        let listing = on_worker(1).0;
+        let mut all = 0;
+        dir.readdir(&full(&listing), 0, mode, &mut |_: vfs::DirEntry<'_>| {
+            all += 1;
+            true
+        })
+        .expect("admitted");
+        assert_eq!(all, 30);
+        drop(listing);
+        let next = on_worker(1).0;
+        assert_eq!(attr(&next), Err(Errno::PARKED), "{mode:?}");
+        world.clock.set(start + millis - 1);
+        assert_eq!(attr(&next), Err(Errno::PARKED), "{mode:?}");
+        world.clock.set(start + millis);
+        assert_eq!(attr(&next), Ok(()), "{mode:?}");
+        world.clock.set(start + 10_000);
+    }
 }
 
 #[test]

@@ -132,6 +132,8 @@ pub struct Call {
     error: AtomicU16,
     /// The limiter of [`Call::admit`]; 0 is none.
     admitted_by: AtomicU64,
+    /// See [`Call::begin_step`].
+    step: AtomicU32,
     /// See [`Call::end_admission`].
     admission_ended: AtomicBool,
     /// See [`Call::note_awaits_admission`].
@@ -181,6 +183,7 @@ impl Call {
             operation: AtomicU16::new(NO_OPERATION),
             error: AtomicU16::new(0),
             admitted_by: AtomicU64::new(0),
+            step: AtomicU32::new(0),
             admission_ended: AtomicBool::new(false),
             awaits_admission: AtomicBool::new(false),
             admission: Mutex::new(None),
@@ -388,6 +391,19 @@ impl Call {
         self.admitted_by.load(Ordering::Relaxed)
     }
 
+    /// Notes that the request goes on with its step `number`, from 0: an operation of a COMPOUND, a
+    /// name of a walk. Limiters count each step that calls the tree as an operation. A request that
+    /// is served again begins with step 0 again.
+    pub fn begin_step(&self, number: u32) {
+        self.step.store(number, Ordering::Relaxed);
+        self.admit(0);
+    }
+
+    /// Returns the number of the present step; 0 if the request has no others.
+    pub fn step(&self) -> u32 {
+        self.step.load(Ordering::Relaxed)
+    }
+
     /// Notes that limiters must not make this request wait any more, as it has had an effect and
     /// cannot be served again.
     pub fn end_admission(&self) {
@@ -428,8 +444,8 @@ impl Call {
     /// after the other without waiting.
     pub fn forget_admission(&self) {
         self.admission_ended.store(false, Ordering::Relaxed);
-        if self.admitted_by() != 0 {
-            self.admit(0);
+        if self.admitted_by() != 0 || self.step() != 0 {
+            self.begin_step(0);
             if let Some(state) = &mut *self.admission.lock() {
                 state.reset();
             }

@@ -285,10 +285,11 @@ impl Scheduler {
         true
     }
 
-    /// Charges `client` for bytes that it moved beyond those that it was charged for.
-    pub(super) fn charge(&mut self, client: PeerKey, bytes: u64, now: Duration) {
+    /// Charges `client` for operations and bytes beyond those that it was charged for when it was
+    /// admitted.
+    pub(super) fn charge(&mut self, client: PeerKey, ops: u64, bytes: u64, now: Duration) {
         let number = self.number_of(client);
-        self.take(number, 0, bytes);
+        self.take(number, ops, bytes);
         if let Some(number) = number {
             self.place(number, now);
         }

@@ -30,7 +30,8 @@ impl Disk {
         let names = path
             .split(|&byte| byte == b'/')
             .filter(|name| !name.is_empty());
-        for name in names {
+        for (step, name) in (0..).zip(names) {
+            cx.call.begin_step(step);
             node = node.lookup(cx, Name::new(name)?)?.node;
         }
         match node.kind() {

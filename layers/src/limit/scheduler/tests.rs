@@ -374,7 +374,7 @@ proptest! {
                 0 => scheduler.set(each(50, 100_000), now, &mut woken),
                 1 => scheduler.set(share(200, 1_000_000), now, &mut woken),
                 2 => scheduler.set(Limits { share: rates(100, 0), client: rates(0, 50_000) }, now, &mut woken),
-                3 => scheduler.charge(key, bytes, now),
+                3 => scheduler.charge(key, 0, bytes, now),
                 4 => scheduler.refund(key, 1, bytes, now),
                 5 => if let Some(ticket) = tickets.pop() {
                     scheduler.cancel(ticket, now);

@@ -122,7 +122,8 @@ impl RequestContext<'_> {
 
 /// Returns the node at `path` below `node`. Rejects `..`, and does not follow links.
 fn descend(cx: &Cx<'_>, mut node: Arc<dyn Node>, path: &[u8]) -> Result<Arc<dyn Node>> {
-    for name in path.split(|&byte| byte == b'/') {
+    for (step, name) in (0..).zip(path.split(|&byte| byte == b'/')) {
+        cx.call.begin_step(step);
         match name {
             b"" | b"." => continue,
             b".." => return Err(Errno::EACCES),

@@ -29,6 +29,7 @@ impl RequestContext<'_> {
         {
             let cx = self.cx(&from.attach().caller);
             for name in names.iter() {
+                self.call.begin_step(walked as u32);
                 match walk_one(&cx, &step, name) {
                     Ok((next, qid)) => {
                         step = next;
