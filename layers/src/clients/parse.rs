@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use vfs::{BadLocation, Location};
 
-use super::{Clients, Entry, Pattern};
+use super::{Clients, Entry};
 use crate::squash::SquashMode;
 
 /// The error of an invalid list: the expected syntax, and the text found.
@@ -30,7 +30,18 @@ impl FromStr for Clients {
 
     fn from_str(text: &str) -> Result<Clients, BadList> {
         let mut entries: Vec<Entry> = Vec::new();
+        let mut before = None;
         for word in text.split_whitespace() {
+            // exports(5) takes options after a blank for those of all clients, which is hardly ever
+            // meant.
+            if word.starts_with('(') {
+                let client = before.unwrap_or("*");
+                return Err(BadList(format!(
+                    "expected a client right before '(', such as {client}{word}; '*{word}' is for \
+                     all clients"
+                )));
+            }
+            before = Some(word);
             let entry = entry(word).map_err(BadList)?;
             if entries.iter().any(|other| other.pattern == entry.pattern) {
                 return Err(BadList(format!("'{}' occurs twice", entry.pattern)));
@@ -59,14 +70,9 @@ fn entry(word: &str) -> Result<Entry, String> {
             )
         }
     };
-    // exports(5) uses a bare `(ro)` for all clients.
-    let pattern = match pattern {
-        "" => Pattern::All,
-        pattern => pattern.parse()?,
-    };
-    let mut entry = Entry::new(pattern);
+    let mut entry = Entry::new(pattern.parse()?);
     let (mut root, mut all) = (true, false);
-    for option in options.split(',').filter(|option| !option.is_empty()) {
+    for option in options.split(',').filter(|_| !options.is_empty()) {
         match option {
             "ro" => entry.read_only = true,
             "rw" => entry.read_only = false,
@@ -144,7 +150,7 @@ mod tests {
     #[test]
     fn what_counts_first_stands_first_and_the_rest_is_as_exports_has_it() {
         let list = parse(
-            "(ro) 10.0.0.0/8(rw,sync) 10.1.0.0/16(rw,no_root_squash)\t localhost 10.1.1.1(all_squash,anonuid=7,anongid=8)",
+            "*(ro) 10.0.0.0/8(rw,sync) 10.1.0.0/16(rw,no_root_squash)\t localhost 10.1.1.1(all_squash,anonuid=7,anongid=8)",
         );
         let list = list.expect("a list");
         let squash = |mode, uid, gid| Squash { mode, uid, gid };
@@ -198,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn a_blank_before_options_is_refused_rather_than_taken_for_all_clients() {
+        let why = parse("10.0.0.0/24 (rw)").expect_err("the options of nobody");
+        assert_eq!(
+            why.to_string(),
+            "expected a client right before '(', such as 10.0.0.0/24(rw); '*(rw)' is for all clients"
+        );
+    }
+
+    #[test]
     fn what_is_no_list_says_what_was_expected() {
         let many: Vec<String> = (0..=Clients::MAX_ENTRIES)
             .map(|i| format!("10.0.{}.{}", i / 256, i % 256))
@@ -218,6 +233,18 @@ mod tests {
             "*(replicas=a@b)",
             "*(replicas=/a@b:/c)",
             "* (rw)",
+            "(rw)",
+            "10.0.0.0/24 (rw)",
+            "10.0.0.0/24\t(rw)",
+            "10.0.0.0/24\n(rw)",
+            "10.0.0.0/24(ro) (rw)",
+            "10.0.0.0/24(rw, no_root_squash)",
+            "10.0.0.0/24( rw)",
+            "10.0.0.0/24(rw )",
+            "10.0.0.0/24(rw,,no_root_squash)",
+            "10.0.0.0/24(rw,)",
+            "10.0.0.0/24(rw)10.0.1.0/24(ro)",
+            "-rw 10.0.0.0/24",
             "* *",
             &many.join(" "),
         ] {
