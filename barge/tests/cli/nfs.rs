@@ -87,3 +87,51 @@ fn a_command_finds_it_and_a_portmapper_needs_it() {
     let said = String::from_utf8_lossy(&alone.stderr);
     assert!(!alone.status.success() && said.contains("--nfs"), "{said}");
 }
+
+/// Clients without credentials were admitted as the anonymous user.
+#[test]
+fn calls_without_credentials_take_a_list_of_flavors_with_none() {
+    // A COMPOUND of v4.0 with PUTROOTFH and GETATTR.
+    let compound = || {
+        let mut compound = call(100_003, 4);
+        compound[20..24].copy_from_slice(&1u32.to_be_bytes());
+        for word in [0u32, 0, 2, 24, 9, 0] {
+            compound.extend(word.to_be_bytes());
+        }
+        compound
+    };
+    let getattr = || {
+        let mut getattr = call(100_003, 3);
+        getattr[20..24].copy_from_slice(&1u32.to_be_bytes());
+        getattr
+    };
+    let words = |port: u16, call: Vec<u8>| -> Vec<u32> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        let mark = (call.len() as u32 | 1 << 31).to_be_bytes();
+        stream
+            .write_all(&[&mark, &call[..]].concat())
+            .expect("sent");
+        let mut mark = [0; 4];
+        stream.read_exact(&mut mark).expect("a reply");
+        let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+        stream.read_exact(&mut reply).expect("a reply");
+        let words = reply.chunks_exact(4);
+        words
+            .map(|word| u32::from_be_bytes(word.try_into().expect("4 bytes")))
+            .collect()
+    };
+    let serve = |more: &[&str]| {
+        ServerProcess::start(&[&["mem:", "--nfs", "tcp:127.0.0.1:0"], more].concat())
+    };
+    let plain = serve(&[]);
+    // NFS4ERR_WRONGSEC, and MSG_DENIED with AUTH_TOOWEAK.
+    assert_eq!(words(port(&plain), compound())[6], 10016);
+    assert_eq!(words(port(&plain), getattr())[2..5], [1, 1, 5]);
+    assert!(plain.stop().success());
+    if cfg!(feature = "gss") {
+        let listed = serve(&["--nfs-sec", "sys:none"]);
+        assert_eq!(words(port(&listed), compound())[6], 0);
+        assert_eq!(words(port(&listed), getattr())[2], 0, "accepted");
+        assert!(listed.stop().success());
+    }
+}

@@ -46,7 +46,7 @@ impl ConfinementPlan {
     /// Returns the plan of `args`.
     pub(in crate::serve) fn new(args: &ServeArgs) -> ConfinementPlan {
         #[cfg(feature = "gss")]
-        let kerberos = args.nfs.sec.plan().is_some();
+        let kerberos = (args.nfs.sec.plan()).is_some_and(|security| security.uses_kerberos());
         #[cfg(not(feature = "gss"))]
         let kerberos = false;
         let mut capabilities = modcaps::WITH_HANDLES;

@@ -14,9 +14,10 @@ use crate::Failure;
 pub(crate) struct SecArgs {
     /// Security flavors of NFS, as sec= of exports(5) [default: sys]
     ///
-    /// sys, krb5, krb5i and krb5p, with colons between them, the preferred ones first. Kerberos
-    /// needs a key of nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included,
-    /// which Linux requests with sys: without sys, mount v3 with nolock.
+    /// none (callers act as the anonymous user), sys, krb5, krb5i and krb5p, with colons between
+    /// them, the preferred ones first; calls of others are refused. Kerberos needs a key of
+    /// nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included, which Linux
+    /// requests with sys: without sys, mount v3 with nolock.
     #[arg(long, value_name = "LIST", requires = "nfs")]
     nfs_sec: Option<FlavorList>,
     /// User that a Kerberos principal acts as; may be repeated
@@ -45,11 +46,12 @@ pub(in crate::serve) struct Security {
 }
 
 impl Security {
-    /// Returns the `sec=` option for a mount command: the preferred flavor, or none if sys is
+    /// Returns the `sec=` option for a mount command: the preferred flavor, or no option if sys is
     /// accepted.
     pub(in crate::serve) fn mount_option(&self) -> &'static str {
         match self.flavors.first() {
             _ if self.flavors.contains(&Flavor::Sys) => "",
+            Some(Flavor::None) => ",sec=none",
             Some(Flavor::Krb5) => ",sec=krb5",
             Some(Flavor::Krb5i) => ",sec=krb5i",
             Some(Flavor::Krb5p) => ",sec=krb5p",
@@ -57,9 +59,15 @@ impl Security {
         }
     }
 
-    /// Returns the GSS mechanism, or `None` if sys is the only flavor.
+    /// Returns whether a flavor is one of Kerberos.
+    pub(in crate::serve) fn uses_kerberos(&self) -> bool {
+        let mut flavors = self.flavors.iter();
+        flavors.any(|flavor| !matches!(flavor, Flavor::None | Flavor::Sys))
+    }
+
+    /// Returns the GSS mechanism, or `None` without Kerberos.
     pub(in crate::serve) fn mechanism(&self) -> Result<Option<Arc<dyn Mechanism>>, Failure> {
-        if *self.flavors == [Flavor::Sys] {
+        if !self.uses_kerberos() {
             return Ok(None);
         }
         let krb5 = krb5::Krb5::open(self.users.clone())
@@ -78,11 +86,16 @@ impl FromStr for FlavorList {
         let mut flavors = Vec::new();
         for word in text.split(':') {
             let flavor = match word {
+                "none" => Flavor::None,
                 "sys" => Flavor::Sys,
                 "krb5" => Flavor::Krb5,
                 "krb5i" => Flavor::Krb5i,
                 "krb5p" => Flavor::Krb5p,
-                _ => return Err(format!("expected sys, krb5, krb5i or krb5p, got '{word}'")),
+                _ => {
+                    return Err(format!(
+                        "expected none, sys, krb5, krb5i or krb5p, got '{word}'"
+                    ));
+                }
             };
             if flavors.contains(&flavor) {
                 return Err(format!("expected {word} only once"));
@@ -136,7 +149,8 @@ mod tests {
             Ok(vec![Krb5p, Krb5i, Krb5, Sys])
         );
         assert_eq!(list("sys"), Ok(vec![Sys]));
-        for bad in ["", "none", "sys,krb5", "krb5:", "sys:sys"] {
+        assert_eq!(list("sys:none"), Ok(vec![Sys, Flavor::None]));
+        for bad in ["", "any", "sys,krb5", "krb5:", "sys:sys"] {
             assert!(list(bad).expect_err(bad).contains("expected"), "{bad}");
         }
         let user = |text: &str| {

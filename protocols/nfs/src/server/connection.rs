@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 use vfs::peer::Refusal;
-use vfs::{Call, Caller, Groups, Patience};
+use vfs::{Call, Caller, Groups, Patience, Peer};
 use wire::{
     Buffered, ClientInfo, Incoming, Malformed, MessageSender, Outgoing, RequestTarget, Role,
     ServeOutcome, TlsPeer, Vocabulary, XdrReader,
@@ -144,6 +144,11 @@ impl wire::Session for Connection {
                 return Ok(ServeOutcome::Done);
             }
         };
+        if self.amplifies(call, record.bytes(), out) {
+            out.truncate(0);
+            let (why, to) = (CallRejection::SystemError, &mut Buffered::new(out));
+            rpc::refuse(xid, self.marked, why, OpaqueAuth::NONE, to);
+        }
         self.mark(out);
         Ok(answer)
     }
@@ -228,6 +233,12 @@ impl Connection {
         }
     }
 
+    /// Returns whether `out` is a longer datagram than `message` to another host, whose address may
+    /// be forged: that host would receive more than the forger sends. Clients use TCP instead.
+    fn amplifies(&self, call: &Call, message: &[u8], out: &dyn Outgoing) -> bool {
+        !self.marked && out.len() > message.len() && call.peer().is_some_and(Peer::is_remote)
+    }
+
     pub(super) fn of(server: &Arc<Server>, marked: bool) -> Connection {
         Connection {
             server: server.clone(),
@@ -258,7 +269,11 @@ impl Connection {
             return Err(CallRejection::ProgramUnavailable.into());
         }
         if security::requires_flavor(program, version, procedure)
-            && !security::allows_flavor(&self.server.options.flavors, authenticated)
+            && !security::allows_flavor(
+                &self.server.options.flavors,
+                request.head.credential.flavor,
+                authenticated,
+            )
         {
             return Err(CallRejection::Auth(AuthStat::TooWeak).into());
         }

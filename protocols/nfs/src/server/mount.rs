@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use vfs::{Caller, Cx, Errno, Kind, LogLimit, Name, Node, PeerKey};
+use vfs::{AttrMask, Caller, Cx, Errno, Kind, LogLimit, Name, Node, Peer, PeerKey};
 
-use super::gss::Flavor;
 use super::{CallError, RequestContext};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
-use crate::rpc::{CallRejection, flavor};
+use crate::rpc::CallRejection;
 use crate::v3::{Handle, List};
 
 /// Serves a MOUNT call.
@@ -27,7 +26,9 @@ pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<
         Procedure::Export => {
             let server = request.server;
             let listed = server.listed.read();
-            let exports = listed.iter().map(|listed| Export {
+            let is_shown = |path: &str| !request.is_refused(path.as_bytes());
+            let exports = listed.iter().filter(|listed| is_shown(&listed.path));
+            let exports = exports.map(|listed| Export {
                 path: listed.path.as_bytes(),
                 groups: List(listed.clients.iter().map(|name| name.as_bytes()).collect()),
             });
@@ -58,13 +59,17 @@ impl<'a> RequestContext<'a> {
         }
     }
 
+    /// Returns whether the caller is a process of another user of this host, and must not use the
+    /// export at `path`.
+    pub(super) fn is_refused(&self, path: &[u8]) -> bool {
+        let is_untrusted = |peer: &Peer| !peer.is_trusted();
+        self.call.peer().is_some_and(is_untrusted)
+            && self.find_exported(path, |_, _| Ok(())).err() == Some(Errno::EACCES)
+    }
+
     fn mount_flavors(&self) -> Vec<u32> {
         let flavors = &self.server.options.flavors;
-        let mut numbers: Vec<u32> = flavors.iter().map(|flavor| flavor.pseudo()).collect();
-        if flavors.contains(&Flavor::Sys) {
-            numbers.push(flavor::NONE);
-        }
-        numbers
+        flavors.iter().map(|flavor| flavor.pseudo()).collect()
     }
 
     /// Returns the handle of the directory at `path`, for every caller that is let in: the handle
@@ -106,7 +111,16 @@ impl<'a> RequestContext<'a> {
         // The directories between the root and the current one.
         let mut way: Vec<Arc<dyn Node>> = Vec::new();
         let mut links = 0;
+        let mut steps = 0;
         while let Some(name) = names.pop() {
+            // The lookup below is this program's own, which limits of the share let through.
+            self.call.begin_step(steps);
+            steps += 1;
+            if let Err(again) = root.attr(&self.cx(), AttrMask::BASIC)
+                && again.is_signal()
+            {
+                return Err(again);
+            }
             if *name == *b".." {
                 way.pop().ok_or(Errno::EACCES)?;
                 continue;

@@ -69,10 +69,18 @@ impl TlsIdentity {
     }
 }
 
-/// Returns whether the caller's security flavor is one of `flavors`.
-pub(super) fn allows_flavor(flavors: &[Flavor], authenticated: Option<&Authenticated<'_>>) -> bool {
-    let by = authenticated.map(|authenticated| authenticated.service);
-    flavors.iter().any(|flavor| flavor.service() == by)
+/// Returns whether the caller's security flavor is one of `flavors`; `credential` is that of the
+/// call's credential.
+pub(super) fn allows_flavor(
+    flavors: &[Flavor],
+    credential: u32,
+    authenticated: Option<&Authenticated<'_>>,
+) -> bool {
+    match (authenticated, credential) {
+        (Some(by), _) => (flavors.iter()).any(|flavor| flavor.service() == Some(by.service)),
+        (None, flavor::NONE) => flavors.contains(&Flavor::None),
+        (None, _) => flavors.contains(&Flavor::Sys),
+    }
 }
 
 /// Returns whether the call requires one of the accepted flavors. MOUNT, NSM and NULL do not, as

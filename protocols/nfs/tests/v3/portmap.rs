@@ -1,12 +1,16 @@
 //! The portmapper, and datagrams.
 
+use std::sync::Arc;
+
+use memory::Memory;
 use nfs::portmap::{Binding, Mapping, TCP, UDP};
+use nfs::server::Listed;
 use nfs::v3::List;
-use vfs::{Call, Patience};
-use vfs_testkit::{Message, session};
+use vfs::{Call, LocalUsers, Origin, Patience, Peer};
+use vfs_testkit::{Message, clock, session};
 use wire::{ServeOutcome, Session};
 
-use crate::net::{MOUNT, NFS, NLM, Net, PORTMAP, call_bytes, whole};
+use crate::net::{Host, MOUNT, NFS, NLM, NSM, Net, PORTMAP, call_bytes, whole};
 
 #[test]
 fn programs_are_where_they_are_said_to_be() {
@@ -69,4 +73,55 @@ fn a_datagram_is_a_message_without_a_mark() {
     assert_eq!(reply[..8], head);
     let (_, reply) = ask((NFS, 3, 0));
     assert_eq!(reply[20..], [0, 0, 0, 1], "not by datagrams");
+}
+
+/// DUMP of rpcbind was 25 times as long as a call without credentials, which can be sent in the
+/// name of another host.
+#[test]
+fn a_datagram_to_another_host_is_no_longer_than_what_it_answers() {
+    let host = Host::with(Memory::new(clock()), |options| {
+        let listed = (0..100).map(|number| Listed {
+            path: format!("/export{number}"),
+            clients: vec!["*".into()],
+            replicas: Vec::new(),
+        });
+        options.listed = listed.collect();
+    });
+    let session = host.server.datagrams();
+    let ask = |peer: Peer, what: (u32, u32, u32), arguments: &[u8]| {
+        let (program, version, procedure) = what;
+        let head = [7, 0, 2, program, version, procedure, 0, 0, 0, 0];
+        let mut datagram: Vec<u8> = head
+            .iter()
+            .flat_map(|word: &u32| word.to_be_bytes())
+            .collect();
+        datagram.extend(arguments);
+        let call = Call::detached().with_peer(Arc::new(peer));
+        let message = Message::new(&datagram);
+        let served = session::serve(&session, &call, Patience::Full, &message, 1 << 16);
+        let reply = served.expect("a call").1;
+        assert_eq!(reply[..8], [0, 0, 0, 7, 0, 0, 0, 1], "{what:?}");
+        (datagram.len(), reply)
+    };
+    let remote = || Peer::remote("192.0.2.1".parse().expect("an address"), 700);
+    let mut longest = 0;
+    for program in [PORTMAP, MOUNT, NLM, NSM, NFS, 100_011, 100_227] {
+        for version in 1..=4 {
+            for procedure in 0..=25 {
+                for words in [0, 1, 2, 4, 8] {
+                    let what = (program, version, procedure);
+                    let (asked, reply) = ask(remote(), what, &vec![0; 4 * words]);
+                    assert!(reply.len() <= asked, "{what:?} {words}: {reply:?}");
+                    longest = longest.max(reply.len());
+                }
+            }
+        }
+    }
+    assert!(longest > 24, "some have results");
+    // A program of this host may have long answers.
+    let origin = Origin::Unidentified {
+        addr: "127.0.0.1".parse().ok(),
+    };
+    let local = Peer::new(origin, &LocalUsers::All, 0);
+    assert!(ask(local, (PORTMAP, 2, 4), &[]).1.len() > 300);
 }

@@ -2,7 +2,7 @@
 
 use memory::Memory;
 use nfs::client::start_tls;
-use nfs::server::{CertifiedUser, Transports};
+use nfs::server::{CertifiedUser, Flavor, Transports};
 use nfs::v3::*;
 use vfs::{Call, Patience};
 use vfs_testkit::{Message, clock, session};
@@ -162,4 +162,51 @@ fn who_has_a_certificate_calls_as_whom_it_names() {
     assert_eq!(made_by(None), 0);
     assert_eq!(made_by(Some(&["DNS:alice@example.org"])), 0);
     assert_eq!(made_by(Some(&["DNS:x", "email:alice@example.org"])), 1000);
+}
+
+/// A call without credentials was served as the anonymous user.
+#[test]
+fn auth_none_is_served_only_where_the_list_of_flavors_has_it() {
+    let without_credentials = |net: &Net, what| {
+        let mut record = net.bytes(what, &());
+        // The credential: its flavor, its length and its bytes.
+        let len = usize::from(record[35]);
+        record.splice(28..36 + len, [0; 8]);
+        let mark = (record.len() as u32 - 4 | 1 << 31).to_be_bytes();
+        record[..4].copy_from_slice(&mark);
+        served(net, &record).1
+    };
+    let host = |flavors: &[Flavor]| {
+        let flavors = flavors.to_vec();
+        Host::with(Memory::new(clock()), |options| {
+            options.flavors = flavors.into()
+        })
+    };
+    let is_accepted = |reply: &[u8]| reply[4 + 11] == 0;
+    let calls = [
+        (NFS, 3, 1),
+        (NFS, 3, 19),
+        (NFS_ACL, 3, 1),
+        (NLM, 4, 2),
+        (NLM, 4, 23),
+    ];
+    let plain = Net::on(&host(&[Flavor::Sys]));
+    for what in calls {
+        assert_eq!(
+            denied(&without_credentials(&plain, what)),
+            TOO_WEAK,
+            "{what:?}"
+        );
+    }
+    for open in [(NFS, 3, 0), (NLM, 4, 0), (MOUNT, 3, 5)] {
+        assert!(is_accepted(&without_credentials(&plain, open)), "{open:?}");
+    }
+    let both = Net::on(&host(&[Flavor::Sys, Flavor::None]));
+    let none = Net::on(&host(&[Flavor::None]));
+    for what in calls {
+        assert!(is_accepted(&without_credentials(&both, what)), "{what:?}");
+        assert!(is_accepted(&without_credentials(&none, what)), "{what:?}");
+        assert!(is_accepted(&served(&both, &both.bytes(what, &())).1));
+        assert_eq!(denied(&served(&none, &none.bytes(what, &())).1), TOO_WEAK);
+    }
 }

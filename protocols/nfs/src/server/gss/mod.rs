@@ -93,7 +93,9 @@ pub struct Principal {
 /// The security flavors of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
-    /// Unverified ids (AUTH_SYS), or none (AUTH_NONE).
+    /// No ids (AUTH_NONE): the caller is the anonymous user.
+    None,
+    /// Unverified ids (AUTH_SYS).
     Sys,
     /// Kerberos authentication.
     Krb5,
@@ -107,10 +109,10 @@ impl Flavor {
     /// The object identifier of Kerberos 5 (RFC 1964 section 1).
     pub(crate) const KRB5: &'static [u8] = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02";
 
-    /// Returns its RPCSEC_GSS service; `None` for AUTH_SYS.
+    /// Returns its RPCSEC_GSS service; `None` for AUTH_NONE and AUTH_SYS.
     pub(crate) fn service(self) -> Option<Service> {
         match self {
-            Flavor::Sys => None,
+            Flavor::None | Flavor::Sys => None,
             Flavor::Krb5 => Some(Service::None),
             Flavor::Krb5i => Some(Service::Integrity),
             Flavor::Krb5p => Some(Service::Privacy),
@@ -120,6 +122,7 @@ impl Flavor {
     /// Returns its pseudo-flavor in MOUNT (RFC 2623 section 2.2.3).
     pub(crate) fn pseudo(self) -> u32 {
         match self {
+            Flavor::None => flavor::NONE,
             Flavor::Sys => flavor::SYS,
             Flavor::Krb5 => 390_003,
             Flavor::Krb5i => 390_004,

@@ -132,6 +132,7 @@ impl RequestContext<'_, Compound> {
     /// Runs `count` operations. Returns the status of the last one that ran, and how many ran.
     fn run(&mut self, count: u32) -> Result<CompoundEnd, CallError> {
         for at in 0..count {
+            self.call.begin_step(at);
             match self.operation(at, count)? {
                 Some(Status::Ok) => {}
                 Some(status) => return Ok(CompoundEnd::Finished(status, at + 1)),
@@ -221,7 +222,7 @@ impl RequestContext<'_, Compound> {
     /// flavors (RFC 8881 section 2.6.3.1.1).
     fn allows_flavor(&self, number: u32, next: bool) -> bool {
         let flavors = &self.server.options.flavors;
-        if security::allows_flavor(flavors, self.authenticated) {
+        if security::allows_flavor(flavors, self.flavor, self.authenticated) {
             return true;
         }
         let free = |number: u32| opnum::ANY_FLAVOR.contains(&number);

@@ -26,18 +26,16 @@ impl RequestContext<'_, Compound> {
     /// Writes the allowed security flavors. From v4.1 on this consumes the current file handle.
     fn flavors(&mut self) {
         let flavors = &self.server.options.flavors;
-        let info = |flavor: &Flavor| match flavor.service() {
-            None => SecInfo::Sys,
-            Some(service) => SecInfo::Gss(GssInfo {
+        let info = |flavor: &Flavor| match (flavor, flavor.service()) {
+            (Flavor::None, _) => SecInfo::None,
+            (_, None) => SecInfo::Sys,
+            (_, Some(service)) => SecInfo::Gss(GssInfo {
                 oid: Flavor::KRB5,
                 quality: 0,
                 service: service as u32,
             }),
         };
-        let mut all: Vec<SecInfo<'_>> = flavors.iter().map(info).collect();
-        if flavors.contains(&Flavor::Sys) {
-            all.push(SecInfo::None);
-        }
+        let all: Vec<SecInfo<'_>> = flavors.iter().map(info).collect();
         self.reply.value(&all);
         if self.compound.minor > 0 {
             self.compound.current = None;
