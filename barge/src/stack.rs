@@ -11,7 +11,7 @@ use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{
     CallLog, DiskCache, DiskQuota, Gate, Hide, Latency, Limiter, MapIds, OwnerOverride, PageCache,
-    Pokes, ReadOnly, SealedHandles, Trace, XattrMap, stack,
+    Pokes, SealedHandles, Trace, XattrMap, stack,
 };
 use vfs::source_stats::RemoteCounters;
 use vfs::{FileSystem, HandleKey, Support};
@@ -67,8 +67,8 @@ pub(crate) enum Access {
     /// Terms that do not change while the tree is served.
     Fixed {
         terms: AccessPolicy,
-        /// Whether clients of other hosts may connect.
-        networked: bool,
+        /// Whether clients may connect over sockets, and not only as devices.
+        connected: bool,
     },
     /// Terms that may change, or end.
     Gated(Arc<Gate>),
@@ -139,25 +139,18 @@ impl Stack<'_> {
 }
 
 impl Access {
-    fn wrap(self, mut fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
-        let (terms, networked) = match self {
+    fn wrap(self, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+        let (terms, connected) = match self {
             Access::Unrestricted => return fs,
             Access::Gated(gate) => return stack(fs, gate),
-            Access::Fixed { terms, networked } => (terms, networked),
+            Access::Fixed { terms, connected } => (terms, connected),
         };
         let squashes = match terms.squash.mode {
-            SquashMode::None => false,
-            SquashMode::RemoteRoot => networked,
+            SquashMode::None | SquashMode::RemoteRoot => false,
             SquashMode::Root | SquashMode::All => true,
         };
-        if squashes {
-            fs = stack(fs, terms.squash);
-        }
-        if terms.read_only {
-            fs = stack(fs, ReadOnly);
-        }
-        if let Some(clients) = terms.clients {
-            fs = stack(fs, clients);
+        if connected || squashes || terms.read_only {
+            return stack(fs, terms);
         }
         fs
     }
@@ -169,15 +162,15 @@ mod tests {
 
     use super::*;
 
-    fn access(mode: SquashMode, networked: bool, read_only: bool) -> Stack<'static> {
+    fn access(mode: SquashMode, connected: bool, read_only: bool) -> Stack<'static> {
         Stack {
             access: Access::Fixed {
                 terms: AccessPolicy {
                     squash: Squash::new(mode),
                     read_only,
-                    clients: None,
+                    admission: Arc::default(),
                 },
-                networked,
+                connected,
             },
             ..Stack::default()
         }
@@ -193,14 +186,14 @@ mod tests {
         };
         let is_source = |stack| Arc::ptr_eq(&over(stack), &source);
         assert!(is_source(Stack::default()));
-        assert!(is_source(access(SquashMode::None, true, false)));
+        assert!(is_source(access(SquashMode::None, false, false)));
         assert!(is_source(access(SquashMode::RemoteRoot, false, false)));
         let shares = AgentShares::default();
         assert!(is_source(Stack {
             agents: Some((&shares, "share")),
             ..Stack::default()
         }));
-        assert!(!is_source(access(SquashMode::RemoteRoot, true, false)));
+        assert!(!is_source(access(SquashMode::None, true, false)));
         assert!(!is_source(access(SquashMode::Root, false, false)));
         let read_only = over(access(SquashMode::None, false, true));
         assert!(read_only.capabilities().read_only);

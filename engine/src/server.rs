@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use transports::{Link, Listener, StreamLink};
 use vfs::memory::MemoryBudget;
 use vfs::peer::{PeerKey, Refusals};
-use vfs::{Call, Origin, Peer, Trust};
+use vfs::{Call, LocalUsers, Origin, Peer};
 use wire::{SavedState, Session};
 
 use crate::connection_limits::{Admission, ConnectionLimits, ConnectionRefusals};
@@ -52,7 +52,7 @@ pub struct Engine {
     kick_watcher: Arc<KickWatcher>,
     stats_registry: Arc<StatsRegistry>,
     tuning: Tuning,
-    trust: Trust,
+    trust: LocalUsers,
     refusals: Arc<Refusals>,
     stop: StopSignal,
     handover: Handover,
@@ -69,12 +69,12 @@ impl Engine {
 
     /// Creates an idle engine. Returns an error if no worker thread can be created.
     pub fn new(tuning: Tuning) -> io::Result<Arc<Engine>> {
-        Engine::with_trust(tuning, Trust::default())
+        Engine::with_trust(tuning, LocalUsers::default())
     }
 
     /// Does the same as [`Engine::new`], and allows processes of the local users in `trust` to act
     /// as any user.
-    pub fn with_trust(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
+    pub fn with_trust(tuning: Tuning, trust: LocalUsers) -> io::Result<Arc<Engine>> {
         let workers = Workers::new(tuning.workers, Workers::STUCK_AFTER)?;
         Ok(Arc::new(Engine {
             kick_watcher: KickWatcher::new(&workers)?,
@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Creates the peer of a connection or datagram from `origin`.
-    pub(crate) fn peer(&self, origin: Origin) -> Peer {
+    pub fn peer(&self, origin: Origin) -> Peer {
         let server = rustix::process::geteuid().as_raw();
         Peer::new(origin, &self.trust, server)
             .with_refusals(self.refusals.clone())

@@ -37,7 +37,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use vfs::lock::Owner;
 use vfs::{
-    Capabilities, Cx, Errno, Export, FileSystem, Handle, Name, Node, NodeId, Result, Support, Time,
+    Capabilities, Cx, Errno, Export, FileSystem, Handle, Name, Node, NodeId, Peer, Result, Support,
+    Time,
 };
 
 use crate::stack;
@@ -295,7 +296,17 @@ impl FileSystem for Bundle {
         self
     }
 
-    fn root(&self, _: &Cx<'_>) -> Result<Arc<dyn Node>> {
+    /// Returns `EACCES` to a process of another user of this host that all members refuse: their
+    /// names are not for it either.
+    fn root(&self, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
+        let is_untrusted = |peer: &Peer| !peer.is_trusted();
+        let members = &self.current.tree().members;
+        if cx.call.peer().is_some_and(is_untrusted)
+            && !members.is_empty()
+            && (members.iter()).all(|member| member.fs.root(cx).err() == Some(Errno::EACCES))
+        {
+            return Err(Errno::EACCES);
+        }
         Ok(Dir::node(&self.current, numbers::of_path(b"")))
     }
 

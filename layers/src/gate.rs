@@ -1,8 +1,9 @@
 //! Access control that may change, or end, while a tree is served.
 //!
-//! Equivalent to [`Squash`], [`ReadOnly`] and [`Clients`] in this order, with terms that are
-//! replaced as a whole. New terms apply to all later operations, also on files that are open
-//! already. Once the gate is closed, every operation returns `ESTALE`, except for releasing locks.
+//! [`AccessPolicy`] is equivalent to [`Squash`], [`ReadOnly`] and [`Admission`] in this order.
+//! [`Gate`] has terms that are replaced as a whole. New terms apply to all later operations, also
+//! on files that are open already. Once the gate is closed, every operation returns `ESTALE`,
+//! except for releasing locks.
 //!
 //! Deliberately absent: terms that change the identity of nodes (ids, names of attributes).
 //! Changing those takes a new tree.
@@ -16,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use vfs::lock::{HostLock, LockRange};
 use vfs::{Attr, Caller, Capabilities, Cx, Errno, Node, Result, SetAttr};
 
-use crate::{Clients, Layer, Noop, Opened, ReadOnly, Squash, forward};
+use crate::{Admission, Layer, Opened, ReadOnly, Squash, forward};
 
 /// The layer.
 pub struct Gate {
@@ -24,15 +25,15 @@ pub struct Gate {
     policy: ArcSwapOption<AccessPolicy>,
 }
 
-/// The terms of access to a tree.
+/// The terms of access to a tree, and the layer of terms that do not change.
 #[derive(Clone, Debug)]
 pub struct AccessPolicy {
     /// The users to make anonymous.
     pub squash: Squash,
     /// Whether all changes are refused.
     pub read_only: bool,
-    /// The admitted clients; all, if there is no list.
-    pub clients: Option<Arc<Clients>>,
+    /// The admitted clients.
+    pub admission: Arc<Admission>,
 }
 
 impl Gate {
@@ -46,13 +47,11 @@ impl Gate {
     /// Replaces the terms for all later operations. Operations in flight finish on the old ones.
     pub fn set(&self, mut terms: AccessPolicy) {
         let now = self.policy.load();
-        // The choices that connections cache belong to the list.
-        if let (Some(old), Some(new)) = (
-            now.as_ref().and_then(|now| now.clients.as_ref()),
-            &terms.clients,
-        ) && old.entries() == new.entries()
+        // The choices that connections cache belong to the layer.
+        if let Some(old) = now.as_ref().map(|now| &now.admission)
+            && *old == terms.admission
         {
-            terms.clients = Some(old.clone());
+            terms.admission = old.clone();
         }
         self.policy.store(Some(Arc::new(terms)));
     }
@@ -73,21 +72,50 @@ fn of(terms: &Option<Arc<AccessPolicy>>) -> Result<&AccessPolicy> {
 
 impl AccessPolicy {
     fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
-        let (layer, caller) = match &self.clients {
-            Some(clients) => clients.choose(cx)?,
-            None => (&Noop as &dyn Layer, Cow::Borrowed(cx.caller)),
-        };
+        let (layer, caller) = self.admission.choose(cx)?;
         let layer = if self.read_only { &ReadOnly } else { layer };
         Ok((layer, self.squash.of(cx, caller)))
     }
 
     /// Maps the owners in a request.
     fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
-        let set = match &self.clients {
-            Some(clients) => clients.request(cx, set)?,
-            None => *set,
+        Ok(self.squash.request(&self.admission.request(cx, set)?))
+    }
+}
+
+impl Layer for AccessPolicy {
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        let inner = if self.read_only {
+            ReadOnly.capabilities(inner)
+        } else {
+            inner
         };
-        Ok(self.squash.request(&set))
+        self.admission.capabilities(inner)
+    }
+
+    /// A backing file that was passed to the host stays usable there, whatever a list says of
+    /// another client.
+    fn allows_passthrough(&self) -> bool {
+        !self.read_only && self.admission.list().is_none()
+    }
+
+    fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        let (layer, caller) = self.choose(cx)?;
+        layer.setattr(inner, &cx.on_behalf_of(&caller), &self.request(cx, set)?)
+    }
+
+    fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
+        let (layer, caller) = self.choose(cx)?;
+        layer.file_setattr(inner, &cx.on_behalf_of(&caller), &self.request(cx, set)?)
+    }
+
+    forward! { id above }
+
+    forward! { to choose:
+        root resolve sync
+        handle attr access statfs open readlink lookup parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr read write readdir fsync flush allocate seek extents copy lease
     }
 }
 
@@ -96,34 +124,21 @@ impl Layer for Gate {
         let Some(terms) = self.policy.load_full() else {
             return inner;
         };
-        let inner = match terms.read_only {
-            true => ReadOnly.capabilities(inner),
-            false => inner,
-        };
-        match &terms.clients {
-            Some(clients) => clients.capabilities(inner),
-            None => inner,
-        }
+        terms.capabilities(inner)
     }
 
     /// A backing file that was passed to the host stays usable there, whatever the terms are later.
     fn allows_passthrough(&self) -> bool {
         let terms = self.policy.load();
-        (terms.as_ref()).is_some_and(|terms| !terms.read_only && terms.clients.is_none())
+        (terms.as_ref()).is_some_and(|terms| terms.allows_passthrough())
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let terms = self.policy.load();
-        let terms = of(&terms)?;
-        let (layer, caller) = terms.choose(cx)?;
-        layer.setattr(inner, &cx.on_behalf_of(&caller), &terms.request(cx, set)?)
+        of(&self.policy.load())?.setattr(inner, cx, set)
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let terms = self.policy.load();
-        let terms = of(&terms)?;
-        let (layer, caller) = terms.choose(cx)?;
-        layer.file_setattr(inner, &cx.on_behalf_of(&caller), &terms.request(cx, set)?)
+        of(&self.policy.load())?.file_setattr(inner, cx, set)
     }
 
     fn host_lock(

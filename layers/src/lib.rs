@@ -51,7 +51,7 @@ pub mod xattrmap;
 pub use bad_map::BadMap;
 pub use bundle::Bundle;
 pub use call_log::CallLog;
-pub use clients::Clients;
+pub use clients::{Admission, Clients};
 pub use disk_cache::DiskCache;
 pub use disk_quota::DiskQuota;
 pub use fault::Fault;

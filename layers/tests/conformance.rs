@@ -12,7 +12,7 @@ use layers::limit::{Limits, Timer};
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
-    Bundle, CallLog, Clients, DiskCache, DiskQuota, Gate, Hide, IdMap, IdRange, Latency, Layer,
+    Admission, Bundle, CallLog, DiskCache, DiskQuota, Gate, Hide, IdMap, IdRange, Latency, Layer,
     Limiter, MapIds, Noop, PageCache, Pokes, ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
@@ -204,7 +204,7 @@ mod clients {
     use super::*;
 
     fn subject() -> TestSubject {
-        over("10.0.0.1(ro)".parse::<Clients>().expect("a list"))
+        over("10.0.0.1(ro)".parse::<Admission>().expect("a list"))
     }
 
     vfs_testkit::conformance!(subject);
@@ -325,7 +325,7 @@ mod gate {
         over(Gate::new(AccessPolicy {
             squash: Squash::new(SquashMode::None),
             read_only: false,
-            clients: "*(rw,no_root_squash)".parse().map(Arc::new).ok(),
+            admission: Arc::new("*(rw,no_root_squash)".parse::<Admission>().expect("a list")),
         }))
     }
 

@@ -17,7 +17,7 @@ fn terms(whom: SquashMode, read_only: bool) -> AccessPolicy {
     AccessPolicy {
         squash: Squash::new(whom),
         read_only,
-        clients: None,
+        admission: Arc::default(),
     }
 }
 

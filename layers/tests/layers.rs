@@ -297,7 +297,7 @@ fn squash_makes_nobody_of_whom_it_says() {
 
 /// Returns a call over a connection from `origin`.
 fn call_from(origin: Origin) -> Call {
-    let peer = Peer::new(origin, &vfs::Trust::Privileged, 0);
+    let peer = Peer::new(origin, &vfs::LocalUsers::Privileged, 0);
     Call::detached().with_peer(Arc::new(peer))
 }
 
@@ -335,13 +335,14 @@ fn by_default_the_super_user_of_another_host_is_squashed_and_those_of_this_one_a
 
 #[test]
 fn secure_refuses_high_ports_of_other_hosts_alone_and_each_client_is_counted_once() {
-    let list: layers::Clients = "10.0.0.1(rw) 10.0.0.2(rw,insecure) localhost(rw)"
+    let list: layers::Admission = "10.0.0.1(rw) 10.0.0.2(rw,insecure) localhost(rw)"
         .parse()
         .expect("a list");
     let fs = stack(Script::new(), list);
     let refusals = Arc::new(vfs::peer::Refusals::default());
     let sync = |origin: Origin| {
-        let peer = Peer::new(origin, &vfs::Trust::Privileged, 0).with_refusals(refusals.clone());
+        let peer =
+            Peer::new(origin, &vfs::LocalUsers::Privileged, 0).with_refusals(refusals.clone());
         let call = Call::detached().with_peer(Arc::new(peer));
         let again = || fs.sync(&vfs::Cx::new(&Caller::ROOT, &call));
         assert_eq!(again(), again());
@@ -367,7 +368,7 @@ fn secure_refuses_high_ports_of_other_hosts_alone_and_each_client_is_counted_onc
     };
     assert_eq!(sync(local), None);
     let counts = vfs::peer::Refusal::ALL.map(|why| refusals.of(why));
-    assert_eq!(counts, [1, 2, 0, 0]);
+    assert_eq!(counts, [1, 2, 0, 0, 0]);
 }
 
 #[test]
@@ -377,7 +378,7 @@ fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
         uids: uids.clone(),
         gids: uids.clone(),
     };
-    let list: layers::Clients = "10.0.0.1(rw,all_squash)".parse().expect("a list");
+    let list: layers::Admission = "10.0.0.1(rw,all_squash)".parse().expect("a list");
     let script = Script::new();
     let mut fs: Arc<dyn FileSystem> = stack(script.clone(), ids());
     fs = stack(fs, Squash::new(SquashMode::All));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use layers::poke::{AGENT_UIDS, Agent, MAX_AGENTS, Poke, Pokes};
-use layers::{Clients, stack};
+use layers::{Admission, stack};
 use memory::Memory;
 use vfs::{
     Attr, AttrMask, Call, Caller, Cx, Entry, Errno, FileSystem, Kind, Mode, Name, NewNode, Node,
@@ -268,7 +268,7 @@ fn an_object_that_may_have_another_name_has_no_stand_in_of_its_number() {
 
 #[test]
 fn a_client_that_the_list_refuses_is_not_authorised() {
-    let clients: Clients = "10.0.0.1(rw,insecure)".parse().expect("a list");
+    let clients: Admission = "10.0.0.1(rw,insecure)".parse().expect("a list");
     let below = stack(Memory::new(clock()), clients);
     let pokes = Pokes::new([7; 16]);
     let above = stack(below, pokes.clone());

@@ -1,4 +1,4 @@
-//! Queries about TCP sockets and addresses of this host, over netlink (sock_diag(7), rtnetlink(7)).
+//! Queries about sockets and addresses of this host, over netlink (sock_diag(7), rtnetlink(7)).
 //!
 //! Each query is one message and one reply, which is available once the query is sent. The
 //! structures are those of `linux/netlink.h`, `linux/inet_diag.h` and `linux/rtnetlink.h`.
@@ -84,6 +84,14 @@ const MAX_REPLY: usize = 1024;
 /// `TCP_ESTABLISHED`
 const ESTABLISHED: u8 = 1;
 
+/// The states of a TCP socket that is connected: `TCP_ESTABLISHED`, those of one that sends nothing
+/// more (`TCP_FIN_WAIT1`, `TCP_FIN_WAIT2`), and that of one that receives nothing more
+/// (`TCP_CLOSE_WAIT`).
+const CONNECTED: [u8; 4] = [ESTABLISHED, 4, 5, 8];
+
+/// `TCP_CLOSE`, the state of a UDP socket that is not connected.
+const CLOSE: u8 = 7;
+
 /// `RTN_LOCAL`
 const LOCAL: u8 = 2;
 
@@ -94,36 +102,145 @@ const LOCAL: u8 = 2;
 /// reports user 0 and no inode then), if `fd` belongs to another network namespace, or if the
 /// kernel has no `tcp_diag`. Errors are those of netlink.
 pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Result<Option<u32>> {
+    let id = socket_id(peer, local);
+    let states = CONNECTED.iter().fold(0, |all, state| all | 1 << state);
+    let found = inet_socket(fd, libc::IPPROTO_TCP, states, id)?;
+    Ok(found.and_then(|answer| tcp_owner_in(&answer, peer, local)))
+}
+
+/// Returns the user id of the owner of the UDP socket at `peer`, which has sent a datagram to the
+/// socket `fd`. A socket that is bound to all addresses of the host counts as well.
+///
+/// Returns `None` as [`tcp_owner`] does. Users can share a port only if both set `SO_REUSEADDR`.
+pub fn udp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Result<Option<u32>> {
+    // A socket at all addresses has received the datagram at one that is not known: mostly the
+    // sender's, on loopback.
+    let local = match local.ip().is_unspecified() {
+        true => SocketAddr::new(peer.ip(), local.port()),
+        false => local,
+    };
+    // Linux takes the addresses of UDP sockets in the other order, "for historical reasons".
+    let id = socket_id(local, peer);
+    let states = 1 << ESTABLISHED | 1 << CLOSE;
+    let found = inet_socket(fd, libc::IPPROTO_UDP, states, id)?;
+    Ok(found.and_then(|answer| udp_owner_in(&answer, peer)))
+}
+
+/// Queries an Internet socket of this network namespace. Returns `None` if it has no such socket,
+/// or if `fd` belongs to another network namespace.
+fn inet_socket(
+    fd: BorrowedFd<'_>,
+    protocol: i32,
+    states: u32,
+    (family, id): (AddressFamily, Vec<u8>),
+) -> Result<Option<Vec<u8>>> {
     let netlink = QuerySocket::of_sockets()?;
     let ours = crate::peer::network_namespace(netlink.as_fd());
     if crate::peer::network_namespace(fd) != ours {
         return Ok(None);
     }
-    let (family, id) = socket_id(peer, local);
     // struct inet_diag_req_v2
-    let mut request = vec![family.as_raw() as u8, libc::IPPROTO_TCP as u8, 0, 0];
-    request.extend((1u32 << ESTABLISHED).to_ne_bytes());
+    let mut request = vec![family.as_raw() as u8, protocol as u8, 0, 0];
+    request.extend(states.to_ne_bytes());
     request.extend(id);
     // INET_DIAG_NOCOOKIE
     request.extend([0xff; 8]);
-    let answer = match query(&netlink, SOCK_DIAG_BY_FAMILY, &request) {
-        Err(Errno::NOENT) => return Ok(None),
-        answer => answer?,
-    };
-    Ok(owner(&answer, peer, local))
+    socket(&netlink, &request)
 }
 
-/// Parses `struct inet_diag_msg`.
-fn owner(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+/// Queries a socket. Returns `None` if there is none.
+fn socket(netlink: &QuerySocket, request: &[u8]) -> Result<Option<Vec<u8>>> {
+    match query(netlink, SOCK_DIAG_BY_FAMILY, request) {
+        Err(Errno::NOENT) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// Parses `struct inet_diag_msg` about the TCP socket at `peer`.
+fn tcp_owner_in(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let (family, state) = (*answer.first()?, *answer.get(1)?);
-    let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let ports = answer.get(4..8)?;
     let is_it = ports[..2] == peer.port().to_be_bytes()
         && ports[2..] == local.port().to_be_bytes()
         && address(family, answer.get(8..24)?) == Some(peer.ip().to_canonical())
         && address(family, answer.get(24..40)?) == Some(local.ip().to_canonical());
-    let (uid, inode) = (number(64)?, number(68)?);
-    (is_it && state == ESTABLISHED && inode != 0).then_some(uid)
+    let uid = open_socket_owner(answer)?;
+    (is_it && CONNECTED.contains(&state)).then_some(uid)
+}
+
+/// Parses `struct inet_diag_msg` about the UDP socket at `peer`.
+fn udp_owner_in(answer: &[u8], peer: SocketAddr) -> Option<u32> {
+    let at = address(*answer.first()?, answer.get(8..24)?)?;
+    let is_it = answer.get(4..6)? == peer.port().to_be_bytes()
+        && (at == peer.ip().to_canonical() || at.is_unspecified());
+    let uid = open_socket_owner(answer)?;
+    is_it.then_some(uid)
+}
+
+/// Returns the user id in `struct inet_diag_msg`, if the socket is open.
+fn open_socket_owner(answer: &[u8]) -> Option<u32> {
+    let (uid, inode) = (number(answer, 64)?, number(answer, 68)?);
+    (inode != 0).then_some(uid)
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// Returns the user id of the owner of the Unix socket that is connected to the socket `fd`, as
+/// the user namespace names it in which the process was when it kept its sockets; `SO_PEERCRED` is
+/// of the present one.
+///
+/// Returns `None` if the peer is closed or was created in another network namespace, or before
+/// Linux 5.3.
+pub fn unix_owner(fd: BorrowedFd<'_>) -> Result<Option<u32>> {
+    let netlink = QuerySocket::of_sockets()?;
+    let inode = rustix::fs::fstat(fd)?.st_ino as u32;
+    let Some(ours) = unix_socket(&netlink, inode)? else {
+        return Ok(None);
+    };
+    let Some(peer) = attribute(&ours, UNIX_DIAG_PEER).filter(|&inode| inode != 0) else {
+        return Ok(None);
+    };
+    let Some(theirs) = unix_socket(&netlink, peer)? else {
+        return Ok(None);
+    };
+    // The number of a socket that was closed meanwhile may be another one's.
+    if attribute(&theirs, UNIX_DIAG_PEER) != Some(inode) {
+        return Ok(None);
+    }
+    Ok(attribute(&theirs, UNIX_DIAG_UID))
+}
+
+/// Attributes of a reply about a Unix socket (`linux/unix_diag.h`).
+const UNIX_DIAG_PEER: u16 = 2;
+const UNIX_DIAG_UID: u16 = 7;
+
+/// Returns the attributes of the Unix socket with this inode number.
+fn unix_socket(netlink: &QuerySocket, inode: u32) -> Result<Option<Vec<u8>>> {
+    // UDIAG_SHOW_PEER, UDIAG_SHOW_UID
+    const SHOW: u32 = 0x4 | 0x40;
+    // struct unix_diag_req
+    let mut request = vec![AddressFamily::UNIX.as_raw() as u8, 0, 0, 0];
+    for number in [u32::MAX, inode, SHOW, u32::MAX, u32::MAX] {
+        request.extend(number.to_ne_bytes());
+    }
+    let answer = socket(netlink, &request)?;
+    // struct unix_diag_msg
+    Ok(answer.and_then(|answer| answer.get(16..).map(<[u8]>::to_vec)))
+}
+
+/// Returns the number in the attribute `kind` among `attributes` (`struct rtattr`).
+fn attribute(mut attributes: &[u8], kind: u16) -> Option<u32> {
+    while let Some((head, rest)) = attributes.split_at_checked(4) {
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        if u16::from_ne_bytes([head[2], head[3]]) == kind {
+            return number(rest, 0).filter(|_| len >= 8);
+        }
+        attributes = attributes.get(len.next_multiple_of(4).max(4)..)?;
+    }
+    None
 }
 
 /// Builds `struct inet_diag_sockid` without its cookie, from the peer socket's view, and the family
@@ -266,6 +383,61 @@ mod tests {
     }
 
     #[test]
+    fn the_owner_of_a_datagram_s_sender_is_found() {
+        let own = rustix::process::geteuid().as_raw();
+        let bind = |at: &str| std::net::UdpSocket::bind((at, 0)).expect("bound");
+        for (at, from, to) in [
+            ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+            ("0.0.0.0", "127.0.0.1", "127.0.0.1"),
+            ("0.0.0.0", "0.0.0.0", "127.0.0.1"),
+            ("127.0.0.1", "0.0.0.0", "127.0.0.1"),
+            ("::1", "::1", "::1"),
+            ("::", "::", "::1"),
+            ("::", "0.0.0.0", "127.0.0.1"),
+        ] {
+            for connects in [false, true] {
+                let (server, client) = (bind(at), bind(from));
+                let local = server.local_addr().expect("an address");
+                if connects {
+                    client.connect((to, local.port())).expect("connected");
+                    client.send(b"x").expect("sent");
+                } else {
+                    client.send_to(b"x", (to, local.port())).expect("sent");
+                }
+                let (_, peer) = server.recv_from(&mut [0]).expect("received");
+                let found = udp_owner(server.as_fd(), peer, local);
+                assert_eq!(found, Ok(Some(own)), "{at} {from} {connects}");
+                drop(client);
+                assert_eq!(udp_owner(server.as_fd(), peer, local), Ok(None));
+            }
+        }
+    }
+
+    #[test]
+    fn the_owner_of_a_unix_socket_is_that_of_the_other_end() {
+        use std::os::unix::net::UnixStream;
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: switching users needs root");
+        }
+        let dir = std::env::temp_dir().join(format!("barge-unix-owner-{}", std::process::id()));
+        let _ = std::fs::remove_file(&dir);
+        let listener = std::os::unix::net::UnixListener::bind(&dir).expect("bound");
+        let any = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(&dir, any).expect("set");
+        let at = dir.clone();
+        let other = std::thread::spawn(move || {
+            crate::creds::set_fs_uid(65533).expect("root may");
+            UnixStream::connect(at).expect("connected")
+        });
+        let (server, _) = listener.accept().expect("accepted");
+        let client = other.join().expect("no panic");
+        assert_eq!(unix_owner(server.as_fd()), Ok(Some(65533)));
+        drop(client);
+        assert_eq!(unix_owner(server.as_fd()), Ok(None));
+        std::fs::remove_file(&dir).expect("removed");
+    }
+
+    #[test]
     fn another_user_s_socket_is_that_user_s() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: switching users needs root");
@@ -276,6 +448,16 @@ mod tests {
             owner_of_peer(&server)
         });
         assert_eq!(found.join().expect("no panic"), Ok(Some(65534)));
+    }
+
+    #[test]
+    fn a_socket_that_sends_nothing_more_is_still_its_user_s() {
+        let own = rustix::process::geteuid().as_raw();
+        let (client, server) = connect("127.0.0.1", "127.0.0.1");
+        client
+            .shutdown(std::net::Shutdown::Write)
+            .expect("shut down");
+        assert_eq!(owner_of_peer(&server), Ok(Some(own)));
     }
 
     /// Linux reports user 0 as its owner.

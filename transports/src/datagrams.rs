@@ -2,10 +2,12 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use sys::diag;
 use vfs::Origin;
+use vfs::peer::Owner;
 
 /// A socket that receives datagrams and sends answers.
 pub struct DatagramSocket(UdpSocket);
@@ -64,13 +66,24 @@ impl DatagramSocket {
         }
     }
 
-    /// Returns the origin of a datagram from `from`. Its sender's socket need not be connected, so
-    /// its owner cannot be looked up.
+    /// Returns the origin of a datagram from `from`.
     pub fn origin(&self, from: SocketAddr) -> Origin {
         let (addr, port) = (from.ip().to_canonical(), from.port());
-        match sys::diag::is_local(addr).unwrap_or(addr.is_loopback()) {
-            true => Origin::Unidentified { addr: Some(addr) },
-            false => Origin::Remote { addr, port },
+        if !diag::is_local(addr).unwrap_or(addr.is_loopback()) {
+            return Origin::Remote { addr, port };
+        }
+        let local = self.0.local_addr().ok();
+        let owner = local.and_then(|local| diag::udp_owner(self.0.as_fd(), from, local).ok()?);
+        match owner {
+            Some(uid) => Origin::Local {
+                addr: Some(addr),
+                owner: Owner {
+                    uid,
+                    gid: None,
+                    groups: None,
+                },
+            },
+            None => Origin::Unidentified { addr: Some(addr) },
         }
     }
 
@@ -82,8 +95,6 @@ impl DatagramSocket {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;

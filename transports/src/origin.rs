@@ -31,17 +31,29 @@ pub(crate) fn of_peer(fd: BorrowedFd<'_>, peer: Option<SocketAddr>) -> Origin {
 }
 
 fn of_unix_peer(fd: BorrowedFd<'_>) -> Origin {
-    match sys::peer::credentials(fd) {
-        Ok((uid, gid)) => Origin::Local {
-            addr: None,
-            owner: Owner {
+    let (uid, gid) = match sys::peer::credentials(fd) {
+        Ok(found) => found,
+        Err(_) => return Origin::Unidentified { addr: None },
+    };
+    let owner = Owner {
+        uid,
+        gid: Some(gid),
+        groups: sys::peer::groups(fd).ok().map(Into::into),
+    };
+    let owner = match uid {
+        // In the user namespace of a confined process, all other users have this id.
+        OVERFLOW_ID => match diag::unix_owner(fd) {
+            Ok(Some(OVERFLOW_ID)) => owner,
+            Ok(Some(uid)) => Owner {
                 uid,
-                gid: Some(gid),
-                groups: sys::peer::groups(fd).ok().map(Into::into),
+                gid: None,
+                groups: None,
             },
+            _ => return Origin::Unidentified { addr: None },
         },
-        Err(_) => Origin::Unidentified { addr: None },
-    }
+        _ => owner,
+    };
+    Origin::Local { addr: None, owner }
 }
 
 /// Returns the origin of a vsock peer. vsock loopback has no owner and is open to all local users.
@@ -104,13 +116,13 @@ pub fn caller_of(owner: &Owner) -> Caller {
     let gid = owner.gid.or(user.map(|user| user.gid));
     Caller {
         uid: owner.uid,
-        gid: gid.unwrap_or(NOGROUP),
+        gid: gid.unwrap_or(OVERFLOW_ID),
         groups: Groups::Known(groups),
     }
 }
 
-/// Linux's overflow group id.
-const NOGROUP: u32 = 65534;
+/// Linux's overflow id of users and groups.
+const OVERFLOW_ID: u32 = 65534;
 
 #[cfg(test)]
 mod tests {
@@ -152,7 +164,7 @@ mod tests {
         let caller = caller_of(&owner);
         assert_eq!(
             (caller.gid, caller.groups),
-            (NOGROUP, Groups::Known([].into()))
+            (OVERFLOW_ID, Groups::Known([].into()))
         );
     }
 }

@@ -60,7 +60,7 @@ pub use node::{
 pub use op::Op;
 pub use outage::Outage;
 pub use payload::{Fill, Payload, Sink};
-pub use peer::{Origin, Peer, PeerKey, Trust};
+pub use peer::{LocalUsers, Origin, Peer, PeerKey};
 pub use quota::{Account, Allotment, Charge, Portion, Quota, QuotaExceeded};
 pub use ranges::Ranges;
 pub use relay::RelaySink;

@@ -149,9 +149,9 @@ impl fmt::Display for PeerKey {
     }
 }
 
-/// The local users whose processes may act as any user.
+/// Users of this host: those whose processes may act as any user, or those who may use a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Trust {
+pub enum LocalUsers {
     /// Root, and the user of this process, who could do the same without a server.
     #[default]
     Privileged,
@@ -159,6 +159,17 @@ pub enum Trust {
     Users(Arc<[u32]>),
     /// All users, and processes whose user is unknown.
     All,
+}
+
+impl LocalUsers {
+    /// Returns whether the user `uid` is one of those that are named beside the privileged ones.
+    fn names(&self, uid: u32) -> bool {
+        match self {
+            LocalUsers::Privileged => false,
+            LocalUsers::Users(users) => users.contains(&uid),
+            LocalUsers::All => true,
+        }
+    }
 }
 
 /// The remote peer of one connection, and the cached access decisions for it. Shared by all threads
@@ -200,15 +211,18 @@ pub enum Refusal {
     WeakAuth,
     /// Its Kerberos ticket or the signature of a request is not valid.
     Kerberos,
+    /// It is a process of another user of this host, who is not admitted.
+    LocalUser,
 }
 
 impl Refusal {
     /// All reasons.
-    pub const ALL: [Refusal; 4] = [
+    pub const ALL: [Refusal; 5] = [
         Refusal::Unlisted,
         Refusal::InsecurePort,
         Refusal::WeakAuth,
         Refusal::Kerberos,
+        Refusal::LocalUser,
     ];
 
     /// Returns the name for metrics.
@@ -218,6 +232,7 @@ impl Refusal {
             Refusal::InsecurePort => "insecure_port",
             Refusal::WeakAuth => "weak_auth",
             Refusal::Kerberos => "kerberos",
+            Refusal::LocalUser => "local_user",
         }
     }
 }
@@ -247,15 +262,11 @@ impl Peer {
     pub const CACHED_CHOICES: usize = 64;
 
     /// Creates the peer of a connection from `origin`, to a server that runs as user `server`.
-    pub fn new(origin: Origin, trust: &Trust, server: u32) -> Peer {
-        let trusted = |uid| match trust {
-            Trust::All => true,
-            Trust::Users(users) => uid == 0 || uid == server || users.contains(&uid),
-            Trust::Privileged => uid == 0 || uid == server,
-        };
+    pub fn new(origin: Origin, trust: &LocalUsers, server: u32) -> Peer {
+        let trusted = |uid| uid == 0 || uid == server || trust.names(uid);
         let standing = match &origin {
             Origin::Local { owner, .. } if !trusted(owner.uid) => EffectiveUser::Owner,
-            Origin::Unidentified { .. } if *trust != Trust::All => EffectiveUser::Nobody,
+            Origin::Unidentified { .. } if *trust != LocalUsers::All => EffectiveUser::Nobody,
             _ => EffectiveUser::Claimed,
         };
         Peer {
@@ -271,7 +282,7 @@ impl Peer {
 
     /// Creates the peer of a connection from `port` of the host at `addr`.
     pub fn remote(addr: IpAddr, port: u16) -> Peer {
-        Peer::new(Origin::Remote { addr, port }, &Trust::default(), 0)
+        Peer::new(Origin::Remote { addr, port }, &LocalUsers::default(), 0)
     }
 
     /// Returns the origin of the connection.
@@ -336,6 +347,22 @@ impl Peer {
     /// Returns whether the peer may act as any user that it claims.
     pub fn is_trusted(&self) -> bool {
         self.effective_user == EffectiveUser::Claimed
+    }
+
+    /// Returns whether the peer is no process of another user of this host, or if it is, whether
+    /// the user is one of `users`, or the peer is connected over a Unix socket and its owner
+    /// ([`Peer::owner`]) is in the group `socket_group`, whose members may connect to those.
+    pub fn is_admitted(&self, users: &LocalUsers, socket_group: Option<u32>) -> bool {
+        let is_member = || {
+            let owner = self.owner();
+            owner.is_some_and(|owner| socket_group.is_some_and(|gid| perm::in_group(owner, gid)))
+        };
+        self.is_trusted()
+            || match &self.origin {
+                Origin::Local { addr: None, owner } => users.names(owner.uid) || is_member(),
+                Origin::Local { owner, .. } => users.names(owner.uid),
+                _ => *users == LocalUsers::All,
+            }
     }
 
     /// Returns whether the peer is a process whose user is unknown, and therefore acts as nobody.
@@ -403,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_choice_is_made_once_where_it_is_kept() {
-        let peer = Peer::new(Origin::Inherited, &Trust::Privileged, 0);
+        let peer = Peer::new(Origin::Inherited, &LocalUsers::Privileged, 0);
         for (of, again) in [(0, 7), (1, 7), (Peer::CACHED_CHOICES, 8)] {
             assert_eq!(peer.choice(of, || 7), 7);
             assert_eq!(peer.choice(of, || 8), again);
@@ -437,7 +464,7 @@ mod tests {
             gid: 100,
             groups: Groups::Known([4].into()),
         };
-        let peer = Peer::new(local(1000), &Trust::Privileged, 0);
+        let peer = Peer::new(local(1000), &LocalUsers::Privileged, 0);
         assert_eq!(peer.acts_as(Caller::ROOT), nobody(), "not before it is set");
         peer.set_owner(owner.clone());
         peer.set_owner(Caller::ROOT);
@@ -457,26 +484,71 @@ mod tests {
     }
 
     #[test]
+    fn another_local_user_is_admitted_only_if_named_or_in_the_group_of_unix_sockets() {
+        let users = LocalUsers::Users([7].into());
+        let at = |addr: &str, uid| match local(uid) {
+            Origin::Local { owner, .. } => Origin::Local {
+                addr: addr.parse().ok(),
+                owner,
+            },
+            origin => origin,
+        };
+        for addr in ["", "127.0.0.1", "::1", "10.0.0.1"] {
+            let addr_of = |uid| at(addr, uid);
+            for (uid, admitted, group, expected) in [
+                (0, LocalUsers::Privileged, None, true),
+                (5, LocalUsers::Privileged, None, true),
+                (7, LocalUsers::Privileged, None, false),
+                (7, users.clone(), None, true),
+                (8, users.clone(), None, false),
+                (8, LocalUsers::All, None, true),
+                (8, users.clone(), Some(4), addr.is_empty()),
+                (8, users.clone(), Some(9), false),
+            ] {
+                let peer = Peer::new(addr_of(uid), &LocalUsers::Privileged, 5);
+                peer.set_owner(Caller {
+                    uid,
+                    gid: 100,
+                    groups: Groups::Known([4].into()),
+                });
+                let found = peer.is_admitted(&admitted, group);
+                assert_eq!(found, expected, "{addr} {uid} {admitted:?} {group:?}");
+            }
+            let unknown = || Origin::Unidentified {
+                addr: addr.parse().ok(),
+            };
+            for (admitted, expected) in [(users.clone(), false), (LocalUsers::All, true)] {
+                let peer = Peer::new(unknown(), &LocalUsers::Privileged, 5);
+                assert_eq!(peer.is_admitted(&admitted, Some(4)), expected, "{addr}");
+            }
+        }
+        let trusted = Peer::new(local(7), &users, 5);
+        assert!(trusted.is_admitted(&LocalUsers::Privileged, None));
+        let remote = Peer::remote(Origin::UNSPECIFIED, 700);
+        assert!(remote.is_admitted(&LocalUsers::Privileged, None));
+    }
+
+    #[test]
     fn root_the_server_s_user_and_those_named_may_act_as_anybody() {
-        let users = Trust::Users([7].into());
+        let users = LocalUsers::Users([7].into());
         let unidentified = || Origin::Unidentified { addr: None };
         let remote = || Origin::Remote {
             addr: Origin::UNSPECIFIED,
             port: 700,
         };
         for (origin, trust, server, believed) in [
-            (local(0), Trust::Privileged, 0, true),
-            (local(5), Trust::Privileged, 5, true),
-            (local(5), Trust::Privileged, 0, false),
+            (local(0), LocalUsers::Privileged, 0, true),
+            (local(5), LocalUsers::Privileged, 5, true),
+            (local(5), LocalUsers::Privileged, 0, false),
             (local(7), users.clone(), 0, true),
             (local(0), users.clone(), 0, true),
             (local(8), users.clone(), 0, false),
-            (local(8), Trust::All, 0, true),
-            (unidentified(), Trust::Privileged, 0, false),
+            (local(8), LocalUsers::All, 0, true),
+            (unidentified(), LocalUsers::Privileged, 0, false),
             (unidentified(), users, 0, false),
-            (unidentified(), Trust::All, 0, true),
-            (remote(), Trust::Privileged, 0, true),
-            (Origin::Inherited, Trust::Privileged, 0, true),
+            (unidentified(), LocalUsers::All, 0, true),
+            (remote(), LocalUsers::Privileged, 0, true),
+            (Origin::Inherited, LocalUsers::Privileged, 0, true),
         ] {
             let peer = Peer::new(origin, &trust, server);
             let acts = peer.acts_as(Caller::new(3, 3));

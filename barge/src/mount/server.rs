@@ -13,7 +13,7 @@ use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
 use transports::fusedev::{Channels, Notifier, PassthroughFiles};
 use vfs::source_stats::RemoteCounters;
-use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
+use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem, LocalUsers};
 
 use super::memory;
 use super::notify;
@@ -27,7 +27,9 @@ use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::serve::modcaps;
 use crate::source::Source;
 use crate::stack::Stack;
-use crate::status::{ObservedSource, ObservedSources, Observer, Serving, StatusServer};
+use crate::status::{
+    ObservedSource, ObservedSources, Observer, Serving, StatusAdmission, StatusServer,
+};
 use crate::{CommandResult, Failure, child, signals};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
@@ -133,7 +135,13 @@ pub(super) fn serve(
     let observer = source_figures.map(|source| observer(&engine, holder, source));
     if let (Some(observer), true) = (&observer, options.http.is_some()) {
         let page = StatusServer::new(engine.clone(), observer.clone());
-        page.serve(holder.listener()?, &[])?;
+        // A mount has no option that admits others, such as a collector of metrics.
+        let admission = StatusAdmission {
+            names: Vec::new(),
+            users: LocalUsers::All,
+            socket_group: None,
+        };
+        page.serve(holder.listener()?, &admission)?;
     }
     #[cfg(feature = "otel")]
     let exporter = match (&observer, options.otlp.take()) {

@@ -29,7 +29,7 @@ use super::control::Removed;
 use super::endpoint::{BindContext, Endpoint, EndpointEntry, State};
 use super::exports::{self, Catalog, Exports};
 use super::host::Host;
-use super::opener::{OpenedShare, Opener, terms};
+use super::opener::{OpenedShare, Opener};
 use super::plan::{self, Plan};
 use super::share::{Share, Sources};
 use crate::Failure;
@@ -556,7 +556,9 @@ impl LiveServer {
             match served.filter(|it| it.opening_settings == opening_settings) {
                 Some(served) => {
                     stay.insert(name.clone());
-                    let terms = terms(share, clients.as_ref().map(|list| &list.clients));
+                    let terms = self
+                        .opener
+                        .terms(share, clients.as_ref().map(|list| &list.clients));
                     change.terms.push(NewTerms {
                         export: served.export.clone(),
                         access: terms,

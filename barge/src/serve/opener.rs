@@ -8,7 +8,7 @@ use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::limit::Timer;
 use layers::squash::SquashMode;
-use layers::{Clients, DiskQuota, Gate, Hide, Limiter};
+use layers::{Admission, Clients, DiskQuota, Gate, Hide, Limiter};
 use parking_lot::Mutex;
 use remote::ClientOwner;
 use vfs::source_stats::RemoteCounters;
@@ -43,8 +43,10 @@ pub(super) struct Opener {
     descriptors: usize,
     /// Whether the terms of a share may change.
     gated: bool,
-    /// Whether clients of other hosts may connect.
-    networked: bool,
+    /// Whether clients may connect over sockets, and not only as devices.
+    connected: bool,
+    /// The group whose members may connect to Unix sockets.
+    socket_group: Option<u32>,
     /// Whether calls of sources on other servers are counted.
     counts: bool,
     /// Admits requests that wait for a limit of their share.
@@ -82,8 +84,8 @@ impl ClientOwners {
 pub(super) struct ExportRequirements {
     /// The identity of the server, if an endpoint has one.
     pub(super) identity: Option<ServerIdentity>,
-    /// Whether clients of other hosts may connect.
-    pub(super) networked: bool,
+    /// Whether clients may connect over sockets, and not only as devices.
+    pub(super) connected: bool,
     /// Whether an endpoint serves image files as disks.
     pub(super) images: bool,
     /// Maximum number of connections.
@@ -137,7 +139,8 @@ impl Opener {
             kernel_handles: sources.kernel_handles,
             descriptors: descriptors / shares,
             gated,
-            networked: demands.networked,
+            connected: demands.connected,
+            socket_group: sources.socket_group,
             counts: demands.counts,
             timer: Timer::new(),
             agents: demands.agents.then(Arc::default),
@@ -270,6 +273,25 @@ impl Opener {
         Some(Limiter::new(share.limits, clock, self.timer.clone()))
     }
 
+    /// Returns the terms of a share. With a list of clients, the list instead of the default says
+    /// for each client whether its super-user is squashed.
+    pub(super) fn terms(&self, share: &Share, clients: Option<&Arc<Clients>>) -> AccessPolicy {
+        let AccessPolicy {
+            mut squash,
+            read_only,
+            ref admission,
+        } = share.access;
+        if clients.is_some() && squash.mode == SquashMode::RemoteRoot {
+            squash.mode = SquashMode::None;
+        }
+        let users = admission.users().clone();
+        AccessPolicy {
+            squash,
+            read_only,
+            admission: Arc::new(Admission::new(clients.cloned(), users, self.socket_group)),
+        }
+    }
+
     /// Returns the layers of everything that clients of `share` can access, and the gate, if the
     /// terms may change.
     fn shared_layers<'a>(
@@ -278,7 +300,7 @@ impl Opener {
         clients: Option<&Arc<Clients>>,
         limiter: Option<Arc<Limiter>>,
     ) -> (Stack<'a>, Option<Arc<Gate>>) {
-        let terms = terms(share, clients);
+        let terms = self.terms(share, clients);
         let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
         let stack = Stack {
             ids: &share.ids,
@@ -287,7 +309,7 @@ impl Opener {
                 Some(gate) => Access::Gated(gate.clone()),
                 None => Access::Fixed {
                     terms,
-                    networked: self.networked,
+                    connected: self.connected,
                 },
             },
             log_requests: true,
@@ -352,19 +374,6 @@ fn open_quota(
         limits,
         counted: Some(Arc::new(quota)),
     })
-}
-
-/// Returns the terms of a share. With a list of clients, the list instead of the default says for
-/// each client whether its super-user is squashed.
-pub(super) fn terms(share: &Share, clients: Option<&Arc<Clients>>) -> AccessPolicy {
-    let mut terms = share.access.clone();
-    if clients.is_some() && terms.squash.mode == SquashMode::RemoteRoot {
-        terms.squash.mode = SquashMode::None;
-    }
-    AccessPolicy {
-        clients: clients.cloned(),
-        ..terms
-    }
 }
 
 /// Warns that clients of a share do not see each other's locks.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::FromArgMatches;
 use engine::{Timeouts, Tuning};
 use transports::Addr;
-use vfs::{HandleKey, Trust};
+use vfs::{HandleKey, LocalUsers};
 
 use super::activation;
 use super::args::control::ReadyFormat;
@@ -21,6 +21,7 @@ use super::host::Host;
 use super::opener::ExportRequirements;
 use super::recovery::etcd;
 use super::share::{Share, Sources};
+use super::users;
 use crate::Failure;
 use crate::config::{Config, ConfigErrors};
 use crate::source::{DEFAULT_SOURCE, NamedSource, Source};
@@ -34,7 +35,7 @@ pub(super) struct Plan {
     /// The group whose members may connect to Unix sockets.
     pub(super) socket_group: Option<String>,
     /// Local users whose processes may act as any user.
-    pub(super) trust: Trust,
+    pub(super) trust: LocalUsers,
     pub(super) tuning: Tuning,
     /// The command of `--run`, after which the server ends.
     pub(super) run: Option<String>,
@@ -145,6 +146,7 @@ impl Plan {
             sources: Sources {
                 shares,
                 client_lists: args.identity.export.clone(),
+                socket_group: users::socket_group(args.identity.socket_group.as_deref())?,
                 reloadable: file.is_some(),
                 kernel_handles: false,
                 record_calls: args.observability.record_calls.clone(),
@@ -156,7 +158,7 @@ impl Plan {
                 .identity
                 .trust_uids
                 .clone()
-                .map_or(Trust::default(), Trust::from),
+                .map_or(LocalUsers::default(), LocalUsers::from),
             tuning,
             run: args.run.clone(),
             control: args.control.control.clone(),
@@ -181,7 +183,7 @@ impl Plan {
         let mut endpoints = self.endpoints.iter();
         ExportRequirements {
             identity: endpoints.find_map(|one| one.identity(by_default)),
-            networked: by_default || self.is_networked(),
+            connected: by_default || self.is_connected(),
             images: self.endpoints.iter().any(|one| one.serves_images()),
             connections: self.tuning.connections,
             counts: self.tuning.operation_stats,
@@ -210,9 +212,9 @@ impl Plan {
 
     /// Returns whether clients of other hosts may connect, as far as the plan says: to a TCP port,
     /// or to an inherited socket that may be one.
-    fn is_networked(&self) -> bool {
-        let mut all = self.endpoints.iter().flat_map(|one| one.requested());
-        all.any(|addr| matches!(addr, Addr::Tcp { .. } | Addr::Fd(_))) || activation::is_activated()
+    fn is_connected(&self) -> bool {
+        let mut endpoints = self.endpoints.iter();
+        endpoints.any(|one| !one.requested().is_empty()) || activation::is_activated()
     }
 }
 

@@ -43,6 +43,8 @@ pub(super) struct Sources {
     pub(super) client_lists: Vec<ClientList>,
     /// Whether a reload may change them.
     pub(super) reloadable: bool,
+    /// The group whose members may connect to Unix sockets.
+    pub(super) socket_group: Option<u32>,
     /// Whether directories without kernel file handles are refused.
     pub(super) kernel_handles: bool,
     /// The file to log every call to.

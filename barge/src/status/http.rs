@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use transports::{Addr, Interest, Link, Listener, StreamLink};
-use vfs::LogLimit;
 use vfs::peer::PeerKey;
+use vfs::{LogLimit, Origin};
 
 /// Maximum size of a request, bytes: browsers send less than one KiB.
 const MAX_REQUEST: usize = 8 << 10;
@@ -196,12 +196,20 @@ impl Drop for ClientGuard<'_> {
     }
 }
 
-/// Responds to the clients of `listener` with `answer` until `stop` is readable. Returns early if
-/// accepting fails.
+/// The requests that are answered, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Service<'a> {
+    pub(super) names: &'a HostNames,
+    /// Returns whether a client may see the responses.
+    pub(super) admits: &'a (dyn Fn(Origin) -> bool + Sync),
+    pub(super) answer: &'a (dyn Fn(&Request) -> Response + Sync),
+}
+
+/// Responds to the clients of `listener` until `stop` is readable. Returns early if accepting
+/// fails.
 pub(super) fn serve(
     listener: &Listener,
-    names: &HostNames,
-    answer: &(dyn Fn(&Request) -> Response + Sync),
+    service: &Service<'_>,
     stop: BorrowedFd<'_>,
 ) -> io::Result<()> {
     let clients = &Clients::default();
@@ -211,7 +219,7 @@ pub(super) fn serve(
             clients.admit(&link);
             let served = ClientGuard { clients, link };
             let client = move || {
-                if let Err(error) = serve_client(&*served.link, names, answer, stop) {
+                if let Err(error) = serve_client(&*served.link, service, stop) {
                     tracing::debug!(peer = served.link.peer(), "request failed: {error}");
                 }
             };
@@ -228,17 +236,14 @@ pub(super) fn serve(
 }
 
 /// Reads one request and sends the response.
-fn serve_client(
-    link: &dyn Link,
-    names: &HostNames,
-    answer: &dyn Fn(&Request) -> Response,
-    stop: BorrowedFd<'_>,
-) -> io::Result<()> {
+fn serve_client(link: &dyn Link, service: &Service<'_>, stop: BorrowedFd<'_>) -> io::Result<()> {
+    // The owner of a socket that the client has closed is unknown.
+    let is_admitted = (service.admits)(link.origin());
     let mut buffer = vec![0; MAX_REQUEST];
     let mut len = 0;
     let deadline = Instant::now() + TIMEOUT;
     let read = loop {
-        if let Some(read) = parse(&buffer[..len], names) {
+        if let Some(read) = parse(&buffer[..len], service.names) {
             break read;
         }
         if len == MAX_REQUEST {
@@ -265,7 +270,11 @@ fn serve_client(
         }
     };
     let bytes = match &read {
-        Ok(request) => answer(request).encode(request.head_only),
+        Ok(request) if !is_admitted => {
+            let why = "another user of this host: expected one that --admit names";
+            Response::error("403 Forbidden", why).encode(request.head_only)
+        }
+        Ok(request) => (service.answer)(request).encode(request.head_only),
         Err(refusal) => {
             drain(link);
             refusal.encode(false)

@@ -19,8 +19,9 @@ use layers::limit::Rates;
 use layers::{DiskCache, DiskQuota, Limiter, PageCache};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
+use vfs::peer::Refusal;
 use vfs::source_stats::{Evicted, RemoteCounters};
-use vfs::{Call, Caller, Cx, FileSystem};
+use vfs::{Call, Caller, Cx, FileSystem, LocalUsers, Origin};
 
 pub(crate) use self::health::{Check, CheckKind, Problem, Problems};
 use self::health::{Probe, Probes};
@@ -67,6 +68,16 @@ pub(crate) enum Serving {
 pub(crate) struct StatusServer {
     engine: Arc<Engine>,
     figures: Arc<dyn Figures>,
+}
+
+/// The clients of the status page.
+pub(crate) struct StatusAdmission {
+    /// Host names that requests may use, besides addresses and the name of this host.
+    pub(crate) names: Vec<String>,
+    /// The users of this host who may see it.
+    pub(crate) users: LocalUsers,
+    /// The group whose members may, over a Unix socket.
+    pub(crate) socket_group: Option<u32>,
 }
 
 /// A source as it was opened, without layers.
@@ -354,15 +365,35 @@ impl StatusServer {
         StatusServer { engine, figures }
     }
 
-    /// Serves the status to clients of `listener` that use its address or one of `names` as the
-    /// host, until the engine stops.
-    pub(crate) fn serve(self, listener: Listener, names: &[String]) -> Result<(), Failure> {
-        let names = HostNames::new(listener.addr(), names);
+    /// Serves the status to clients of `listener` that `admission` admits, until the engine stops.
+    pub(crate) fn serve(
+        self,
+        listener: Listener,
+        admission: &StatusAdmission,
+    ) -> Result<(), Failure> {
+        let names = HostNames::new(listener.addr(), &admission.names);
+        let (users, group) = (admission.users.clone(), admission.socket_group);
         let engine = self.engine.clone();
         engine
             .spawn_listener("http", move |stop| {
                 let answer = |request: &Request| self.respond(request);
-                if let Err(error) = http::serve(&listener, &names, &answer, stop) {
+                let admits = |origin: Origin| {
+                    let peer = self.engine.peer(origin);
+                    if let Origin::Local { owner, .. } = peer.origin() {
+                        peer.set_owner(transports::caller_of(owner));
+                    }
+                    let admits = peer.is_admitted(&users, group);
+                    if !admits && peer.refuse(Refusal::LocalUser) {
+                        layers::clients::log_local_user(&peer);
+                    }
+                    admits
+                };
+                let service = http::Service {
+                    names: &names,
+                    admits: &admits,
+                    answer: &answer,
+                };
+                if let Err(error) = http::serve(&listener, &service, stop) {
                     self.engine.report_failed_listener(listener.addr(), &error);
                 }
             })

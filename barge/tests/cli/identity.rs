@@ -136,9 +136,11 @@ fn urls(bed: &Fixture, served: &ServerProcess, uid: u32) -> Vec<Box<Url>> {
 #[test]
 fn a_local_user_acts_as_itself_whatever_it_claims_to_be() {
     let Some(bed) = Fixture::new() else { return };
-    let served = serve(&bed, &[]);
+    let served = serve(&bed, &["--admit=*"]);
     let says = |line: &str| served.output.iter().any(|said| said == line);
-    assert!(says("# local users act as themselves, root as any user"));
+    assert!(says(
+        "# local users: root as any user, others as themselves (--admit)"
+    ));
     for claim in [0, 1000] {
         for url in urls(&bed, &served, claim) {
             let shown = url("");
@@ -157,10 +159,194 @@ fn a_local_user_acts_as_itself_whatever_it_claims_to_be() {
     assert!(served.stop().success());
 }
 
+impl Fixture {
+    /// Returns whether `uid` may list the share at `url`, or is refused; nothing else happens.
+    fn is_admitted(&self, uid: u32, url: &str) -> bool {
+        let listed = self.barge(uid, &["ls", url]);
+        if listed.status.success() {
+            return true;
+        }
+        let told = stderr_of(&listed);
+        assert!(told.contains("Permission denied"), "{url}: {told}");
+        false
+    }
+}
+
+/// Runs `barge serve` with `args` and a log in the file `log`, on Unix sockets 9p, nfs and http
+/// that all users may connect to, and on loopback. Returns the URLs of the share without
+/// `trailing`.
+fn serve_logged(bed: &Fixture, uid: u32, args: &[&str]) -> (ServerProcess, Vec<String>) {
+    let log = fs::File::create(bed.path("log")).expect("made");
+    let _ = fs::remove_dir_all(bed.path("run"));
+    fs::create_dir(bed.path("run")).expect("made");
+    std::os::unix::fs::chown(bed.path("run"), Some(uid), Some(uid)).expect("given");
+    let mut command = Command::new(bed.path("barge"));
+    command
+        .uid(uid)
+        .gid(uid)
+        .env("HOME", "/")
+        .stderr(log)
+        .arg("serve");
+    let of = |name: &str| format!("unix:{}", bed.text(&format!("run/{name}")));
+    for option in ["--9p", "--nfs"] {
+        command.args([option, "tcp:127.0.0.1:0", option, "tcp:[::1]:0"]);
+        command.args([option, &of(&option[2..])]);
+    }
+    command.args([
+        "--http",
+        &of("http"),
+        "--nfs-state-dir",
+        &bed.text("run/state"),
+    ]);
+    let served = ServerProcess::run({
+        command.args(args);
+        command
+    });
+    for socket in ["9p", "nfs", "http"] {
+        let all = Permissions::from_mode(0o666);
+        fs::set_permissions(bed.path(&format!("run/{socket}")), all).expect("changed");
+    }
+    let mut urls = Vec::new();
+    for line in served.output.iter().filter(|line| !line.contains("aname=")) {
+        let port = |after: &str| {
+            let rest = line.split_once(after)?.1;
+            rest.split([',', ' ']).next()?.parse::<u16>().ok()
+        };
+        let host = if line.contains("::1") {
+            "[::1]"
+        } else {
+            "127.0.0.1"
+        };
+        match port("port=") {
+            Some(port) if line.contains("-t 9p") => urls.push(format!("9p://{host}:{port}/")),
+            Some(port) if line.contains("vers=4.2") => {
+                urls.extend(
+                    ["3", "4.0", "4.2"]
+                        .map(|version| format!("nfs://{host}:{port}/?vers={version}")),
+                );
+            }
+            _ => {}
+        }
+    }
+    urls.push(format!("9p+unix:{}", bed.text("run/9p")));
+    urls.push(format!("nfs+unix:{}?vers=3", bed.text("run/nfs")));
+    urls.push(format!("nfs+unix:{}?vers=4.2", bed.text("run/nfs")));
+    assert_eq!(urls.len(), 11, "{:?}", served.output);
+    (served, urls)
+}
+
+/// The server of an ordinary user gave every local user that user's access, and one of root's let
+/// everybody in.
+#[test]
+fn another_local_user_is_refused_at_loopback_and_unix_sockets_unless_admitted() {
+    let Some(bed) = Fixture::new() else { return };
+    const OWNER: u32 = 1001;
+    const OTHER: u32 = 1002;
+    std::os::unix::fs::chown(bed.path("share"), Some(OWNER), Some(OWNER)).expect("given");
+    let share = bed.text("share");
+    let tops = |uid: u32| {
+        let at = format!("unix:{}", bed.text("run/http"));
+        let shown = bed.barge(uid, &["top", "--once", &at]);
+        let is_shown = shown.status.success();
+        assert!(is_shown || stderr_of(&shown).contains("403"));
+        is_shown
+    };
+    let alone = "0 1001".to_owned();
+    for (server, args, admitted) in [
+        (OWNER, vec![], alone.clone()),
+        (OWNER, vec!["--sandbox=none"], alone),
+        (OWNER, vec!["--admit=1002"], "0 1001 1002".into()),
+        (OWNER, vec!["--admit=*"], "0 1001 1002 65534".into()),
+        (OWNER, vec!["--trust-uids=1002"], "0 1001 1002".into()),
+        (0, vec![], "0".into()),
+        (0, vec!["--admit=1001,65534"], "0 1001 65534".into()),
+    ] {
+        let args = [&[share.as_str()][..], &args].concat();
+        let (served, urls) = serve_logged(&bed, server, &args);
+        for uid in [0, OWNER, OTHER, NOBODY] {
+            let expected = admitted.split(' ').any(|one| one == uid.to_string());
+            for url in &urls {
+                assert_eq!(
+                    bed.is_admitted(uid, url),
+                    expected,
+                    "{server} {args:?} {uid} {url}"
+                );
+            }
+            let is_named = expected && !args.contains(&"--trust-uids=1002");
+            assert!(tops(uid) || !is_named, "{server} {args:?} {uid}");
+            assert!(expected || !tops(uid), "{server} {args:?} {uid}");
+        }
+        let log = fs::read_to_string(bed.path("log")).expect("read");
+        let told = log.lines().filter(|line| line.contains("--admit 1002"));
+        let is_told = !admitted.contains("1002") && !args.contains(&"--admit=*");
+        assert_eq!(told.clone().count() > 0, is_told, "{log}");
+        assert!(told.count() <= 16, "bounded: {log}");
+        assert!(served.stop().success());
+    }
+}
+
+/// Lists are of shares: one that names this host admits to its share alone.
+#[test]
+fn a_list_admits_local_users_only_if_it_names_this_host() {
+    let Some(bed) = Fixture::new() else { return };
+    let share = bed.text("share");
+    let names = ["all", "host", "loop", "mapped", "net", "none", "off"];
+    let sources: Vec<_> = names.iter().map(|name| format!("{name}={share}")).collect();
+    let mut args: Vec<&str> = sources.iter().map(String::as_str).collect();
+    for list in [
+        "all *(rw,insecure)",
+        "host 10.0.0.0/8 localhost(rw)",
+        "loop 127.0.0.0/8 ::1",
+        "mapped ::ffff:127.0.0.1 ::1 localhost",
+        "net 0.0.0.0/0 ::/0 *",
+        "off 192.0.2.0/24",
+    ] {
+        args.extend(["--export", list]);
+    }
+    let (served, urls) = serve_logged(&bed, 0, &args);
+    for url in &urls {
+        let at = |name: &str| match url.split_once('?') {
+            Some((path, query)) if url.contains("unix") => format!("{path}?path={name}&{query}"),
+            Some((path, query)) => format!("{path}{name}?{query}"),
+            None if url.contains("unix") => format!("{url}?aname=/{name}"),
+            None => format!("{url}{name}"),
+        };
+        for name in names {
+            let by_unix = url.contains("unix");
+            let expected = match name {
+                "host" | "mapped" => true,
+                "loop" => !by_unix,
+                _ => false,
+            };
+            assert_eq!(bed.is_admitted(NOBODY, &at(name)), expected, "{}", at(name));
+            let of_root = name != "off" && (name != "loop" || !by_unix);
+            assert_eq!(bed.is_admitted(0, &at(name)), of_root, "{}", at(name));
+        }
+    }
+    // Names of shares are for those who may use them.
+    let listed = bed.barge(NOBODY, &["ls", &urls[0]]);
+    assert_eq!(stdout_of(&listed), "host\nloop\nmapped\n");
+    assert!(served.stop().success());
+}
+
+/// Members of the group of Unix sockets may connect to these, and to nothing else.
+#[test]
+fn the_group_of_unix_sockets_is_admitted_to_them_alone() {
+    let Some(bed) = Fixture::new() else { return };
+    let share = bed.text("share");
+    let (served, urls) = serve_logged(&bed, 0, &[&share, "--socket-group=65534"]);
+    for url in &urls {
+        let by_unix = url.contains("unix");
+        assert_eq!(bed.is_admitted(NOBODY, url), by_unix, "{url}");
+        assert!(!bed.is_admitted(1002, url), "{url}");
+    }
+    assert!(served.stop().success());
+}
+
 #[test]
 fn users_that_are_trusted_are_believed_and_others_are_not() {
     let Some(bed) = Fixture::new() else { return };
-    let served = serve(&bed, &["--trust-uids=7,65534"]);
+    let served = serve(&bed, &["--trust-uids=7,65534", "--admit=8"]);
     for url in urls(&bed, &served, 0) {
         assert!(bed.reads_secret(NOBODY, &url), "{}", url(""));
         assert!(!bed.reads_secret(8, &url), "{}", url(""));
@@ -179,7 +365,7 @@ fn a_client_without_a_name_is_its_socket_s_owner_and_one_with_a_wrong_name_is_to
     let Some(bed) = Fixture::new() else { return };
     let log = fs::File::create(bed.path("log")).expect("made");
     let mut command = Command::new(BARGE);
-    command.args(["serve", "--9p", "tcp:127.0.0.1:0"]);
+    command.args(["serve", "--9p", "tcp:127.0.0.1:0", "--admit", "nobody"]);
     command.arg(bed.path("share")).stderr(log);
     let served = ServerProcess::run(command);
     let port = served.port();

@@ -110,6 +110,8 @@ fn measure(
     let options = [
         "--9p",
         &p9.to_string(),
+        // The hostile clients are another user.
+        "--admit=*",
         "--max-connections",
         &many,
         "--max-connections-per-client",

@@ -19,6 +19,17 @@ pub enum Pattern {
 }
 
 impl Pattern {
+    /// Returns whether it names this host: `localhost`, or loopback addresses alone.
+    pub fn names_this_host(&self) -> bool {
+        match self {
+            Pattern::Localhost => true,
+            // All networks beneath 127.0.0.0/8 and ::1/128 are loopback addresses alone.
+            Pattern::Net(len, IpAddr::V4(net)) => len.0 >= 8 && net.is_loopback(),
+            Pattern::Net(len, IpAddr::V6(net)) => len.0 == 128 && net.is_loopback(),
+            Pattern::All => false,
+        }
+    }
+
     /// Returns whether a client at `addr` matches.
     pub fn matches(&self, addr: Option<IpAddr>) -> bool {
         match (self, addr) {
@@ -69,6 +80,11 @@ impl FromStr for Pattern {
         let len = match len {
             None => bits,
             Some(len) => prefix(len, bits).ok_or_else(bad)?,
+        };
+        // Clients at IPv4-mapped addresses are matched as IPv4.
+        let (addr, len) = match addr.to_canonical() {
+            canonical @ IpAddr::V4(_) if bits == 128 && len >= 96 => (canonical, len - 96),
+            _ => (addr, len),
         };
         if masked(addr, len) != addr {
             return Err(format!(
@@ -126,6 +142,8 @@ mod tests {
             ("fd00::/64", "fd00:0:0:1::1", false),
             ("::/0", "fd00::1", true),
             ("::/0", "10.0.0.1", false),
+            ("::ffff:10.0.0.1", "10.0.0.1", true),
+            ("::ffff:10.0.0.0/104", "10.255.0.1", true),
             ("::/0", "none", false),
             ("localhost", "127.0.0.2", true),
             ("localhost", "::1", true),
@@ -135,6 +153,27 @@ mod tests {
             ("*", "none", true),
         ] {
             assert_eq!(has(pattern, addr), matches, "{pattern} {addr}");
+        }
+    }
+
+    #[test]
+    fn this_host_is_named_by_loopback_addresses_alone() {
+        for (pattern, names) in [
+            ("localhost", true),
+            ("127.0.0.1", true),
+            ("127.0.0.0/8", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("::ffff:127.0.0.0/104", true),
+            ("*", false),
+            ("0.0.0.0/0", false),
+            ("126.0.0.0/7", false),
+            ("::/0", false),
+            ("::/127", false),
+            ("10.0.0.1", false),
+        ] {
+            let pattern: Pattern = pattern.parse().expect(pattern);
+            assert_eq!(pattern.names_this_host(), names, "{pattern}");
         }
     }
 

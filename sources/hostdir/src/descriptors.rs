@@ -220,7 +220,7 @@ impl AsFd for Fd {
 
 #[cfg(test)]
 mod tests {
-    use vfs::{Origin, Peer, Trust};
+    use vfs::{LocalUsers, Origin, Peer};
 
     use super::*;
 
@@ -239,7 +239,7 @@ mod tests {
         let shares = Shares::new(1000, &Budget::new(1000));
         let first = fill(&shares, &peer("10.0.0.1"));
         let second = fill(&shares, &peer("10.0.0.2"));
-        let local = Peer::new(Origin::Inherited, &Trust::All, 0);
+        let local = Peer::new(Origin::Inherited, &LocalUsers::All, 0);
         let local = fill(&shares, local.account());
         let guest = fill(&shares, &Account::of(PeerKey::Device(0)));
         let all = [first.len(), second.len(), local.len(), guest.len()];

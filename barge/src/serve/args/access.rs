@@ -5,36 +5,56 @@ use std::sync::Arc;
 
 use layers::Clients;
 use p9::server::Users;
-use vfs::Trust;
+use vfs::LocalUsers;
 
 use crate::serve::users::HostUsers;
 
 /// The value of `--trust-uids`: `all`, or names and ids of users with commas between.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::serve) struct TrustedUsers(Trust);
+pub(in crate::serve) struct TrustedUsers(LocalUsers);
 
 impl FromStr for TrustedUsers {
     type Err = String;
 
     fn from_str(text: &str) -> Result<TrustedUsers, String> {
         if text == "all" {
-            return Ok(TrustedUsers(Trust::All));
+            return Ok(TrustedUsers(LocalUsers::All));
         }
         let user = |user: &str| {
-            let known = || HostUsers.uid(user.as_bytes());
-            user.parse()
-                .ok()
-                .or_else(known)
-                .ok_or_else(|| format!("expected all, or users by name or id, got '{user}'"))
+            uid(user).ok_or_else(|| format!("expected all, or users by name or id, got '{user}'"))
         };
         let users: Result<Vec<u32>, String> = text.split(',').map(user).collect();
-        Ok(TrustedUsers(Trust::Users(users?.into())))
+        Ok(TrustedUsers(LocalUsers::Users(users?.into())))
     }
 }
 
-impl From<TrustedUsers> for Trust {
-    fn from(users: TrustedUsers) -> Trust {
+impl From<TrustedUsers> for LocalUsers {
+    fn from(users: TrustedUsers) -> LocalUsers {
         users.0
+    }
+}
+
+/// Returns the id of a user, by name or id.
+fn uid(user: &str) -> Option<u32> {
+    user.parse().ok().or_else(|| HostUsers.uid(user.as_bytes()))
+}
+
+/// A value of `--admit`: the name or id of a user, or `*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum AdmittedUser {
+    All,
+    One(u32),
+}
+
+impl FromStr for AdmittedUser {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AdmittedUser, String> {
+        if text == "*" {
+            return Ok(AdmittedUser::All);
+        }
+        let found = uid(text).map(AdmittedUser::One);
+        found.ok_or_else(|| format!("expected a user by name or id, or '*', got '{text}'"))
     }
 }
 
@@ -68,8 +88,15 @@ mod tests {
     #[test]
     fn trusted_users_are_named_or_numbered() {
         let parse = |text: &str| text.parse().map(|TrustedUsers(trust)| trust);
-        assert_eq!(parse("all"), Ok(Trust::All));
-        assert_eq!(parse("root,7"), Ok(Trust::Users([0, 7].into())));
+        assert_eq!(parse("all"), Ok(LocalUsers::All));
+        assert_eq!(parse("root,7"), Ok(LocalUsers::Users([0, 7].into())));
+        for bad in ["", "*", "no-such-user", "-1"] {
+            let why = bad.parse::<AdmittedUser>().map(drop);
+            assert_eq!(why.is_ok(), bad == "*", "{bad}");
+        }
+        assert_eq!("*".parse(), Ok(AdmittedUser::All));
+        assert_eq!("root".parse(), Ok(AdmittedUser::One(0)));
+        assert_eq!("7".parse(), Ok(AdmittedUser::One(7)));
         for bad in ["", "7,", "no-such-user", "-1"] {
             let why = parse(bad).expect_err(bad);
             assert!(why.contains("expected all, or users"), "{why}");

@@ -331,8 +331,9 @@ pub(crate) struct IdentityArgs {
     /// rw, root_squash, no_root_squash, all_squash, secure (clients of other hosts use ports below
     /// 1024, for 9P as well as NFS), insecure, anonuid=UID, anongid=GID or
     /// replicas=/PATH@HOST[+HOST...], where other servers, or other addresses of this one, have the
-    /// same tree [default: ro,root_squash,secure]. A source that no line names is open to all
-    /// clients.
+    /// same tree [default: ro,root_squash,secure]. A source that no line names is open to all other
+    /// hosts; of this host a line for localhost admits all users, any other one only those of
+    /// --admit.
     #[arg(long, value_name = "LINE")]
     pub(in crate::serve) export: Vec<ClientList>,
 }
@@ -387,7 +388,8 @@ pub(crate) struct LimitArgs {
 pub(crate) struct ObservabilityArgs {
     /// Address to serve the status page, metrics and health checks at
     ///
-    /// PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH. / is the status page,
+    /// PORT (of this host only, for the users that --admit names), HOST:PORT, tcp:HOST:PORT or
+    /// unix:PATH. / is the status page,
     /// /status.json has its values, /metrics is for Prometheus; `barge top` shows the same. /livez
     /// fails if a listener has ended, /healthz also if a source does not answer, /readyz also while
     /// the server starts or drains. Every client of this address sees who the clients of the shares

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use layers::disk_quota::DiskLimits;
@@ -11,8 +12,10 @@ use layers::gate::AccessPolicy;
 use layers::hide::{PathList, Pattern, Rules};
 use layers::limit::{Limits, Rates};
 use layers::squash::{NOBODY, SquashMode};
-use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
+use layers::{Admission, IdMap, IdRange, MapIds, Squash, XattrMap};
+use vfs::LocalUsers;
 
+use super::access::AdmittedUser;
 use super::{IDENTITY, LIMITS, OBSERVABILITY, SOURCES};
 use crate::Failure;
 use crate::disk_cache::DiskCacheArgs;
@@ -122,6 +125,15 @@ pub(crate) struct AccessArgs {
     /// Refuse all changes by clients
     #[arg(long, help_heading = SOURCES)]
     read_only: bool,
+    /// User of this host who may use a share, by name or id; may be repeated
+    ///
+    /// Only root and the user of this process may connect otherwise, over loopback, other addresses
+    /// of this host and Unix sockets: the server accesses files as its own user unless root runs
+    /// it. '*' admits all users. A client list that names localhost does so for its share, and
+    /// --socket-group admits the members of the group to Unix sockets. Set for all shares, it also
+    /// admits to the status page. The user network of QEMU connects as the user that runs QEMU.
+    #[arg(long, value_name = "USER", value_delimiter = ',', help_heading = IDENTITY)]
+    admit: Vec<AdmittedUser>,
     /// Users to squash: their requests become the anonymous user's
     ///
     /// Lines of --export squash root unless they say otherwise.
@@ -218,6 +230,11 @@ impl ShareArgs {
         })
     }
 
+    /// Returns the users of this host who may use a share.
+    pub(in crate::serve) fn admitted(&self) -> LocalUsers {
+        self.access.admitted()
+    }
+
     /// Returns the files that are read when the share is planned.
     fn files(&self) -> Vec<PathBuf> {
         let keys = self.verify_key.iter().chain(&self.cosign_key);
@@ -276,6 +293,21 @@ impl ShareArgs {
 }
 
 impl AccessArgs {
+    /// Returns the users of this host who may use a share.
+    fn admitted(&self) -> LocalUsers {
+        let mut users = Vec::new();
+        for user in &self.admit {
+            match user {
+                AdmittedUser::All => return LocalUsers::All,
+                AdmittedUser::One(uid) => users.push(*uid),
+            }
+        }
+        if users.is_empty() {
+            return LocalUsers::Privileged;
+        }
+        LocalUsers::Users(users.into())
+    }
+
     /// Returns the terms of a share, which is read-only if `read_only` or the options say so. The
     /// clients are set elsewhere.
     fn plan(&self, read_only: bool) -> AccessPolicy {
@@ -292,7 +324,7 @@ impl AccessArgs {
                 gid: self.anon_gid,
             },
             read_only: read_only || self.read_only,
-            clients: None,
+            admission: Arc::new(Admission::new(None, self.admitted(), None)),
         }
     }
 }

@@ -6,29 +6,34 @@ use engine::Engine;
 use transports::{Addr, Listener};
 
 use crate::Failure;
-use crate::serve::args::ObservabilityArgs;
+use crate::serve::args::ServeArgs;
 use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
 use crate::serve::exports::Catalog;
-use crate::status::{Figures, StatusServer};
+use crate::serve::users;
+use crate::status::{Figures, StatusAdmission, StatusServer};
 
 /// The status page at its address, if there is one. It is no protocol of clients: its address does
 /// not replace the default addresses of others.
 pub(super) struct Http {
     addr: Option<Addr>,
-    /// Further host names that it accepts.
-    names: Vec<String>,
+    admission: StatusAdmission,
     socket: Option<(Listener, Arc<dyn Figures>)>,
     bound: Option<Addr>,
 }
 
 impl Http {
-    pub(super) fn new(args: &ObservabilityArgs) -> Http {
-        Http {
-            addr: args.http.clone(),
-            names: args.http_name.clone(),
+    pub(super) fn new(args: &ServeArgs) -> Result<Http, Failure> {
+        let socket_group = args.identity.socket_group.as_deref();
+        Ok(Http {
+            addr: args.observability.http.clone(),
+            admission: StatusAdmission {
+                names: args.observability.http_name.clone(),
+                users: args.share.admitted(),
+                socket_group: users::socket_group(socket_group)?,
+            },
             socket: None,
             bound: None,
-        }
+        })
     }
 }
 
@@ -53,7 +58,7 @@ impl Endpoint for Http {
     fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
         match self.socket.take() {
             Some((listener, figures)) => {
-                StatusServer::new(engine.clone(), figures).serve(listener, &self.names)
+                StatusServer::new(engine.clone(), figures).serve(listener, &self.admission)
             }
             None => Ok(()),
         }

@@ -49,7 +49,7 @@ pub(super) fn from_args(args: &ServeArgs) -> Result<Vec<Box<dyn Endpoint>>, Fail
         all.push(Box::new(nbd::Nbd::new(addr.clone())));
     }
     all.push(Box::new(agent::Agents::new(&args.agent.agent)));
-    all.push(Box::new(http::Http::new(&args.observability)));
+    all.push(Box::new(http::Http::new(args)?));
     Ok(all)
 }
 

@@ -9,6 +9,7 @@ mod ids;
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use command::print;
 use fuse::server::Migration;
@@ -162,12 +163,13 @@ impl VirtiofsdArgs {
                     access: AccessPolicy {
                         squash: Squash::new(SquashMode::None),
                         read_only: self.readonly,
-                        clients: None,
+                        admission: Arc::default(),
                     },
                     limits: Limits::default(),
                 }],
                 client_lists: Vec::new(),
                 reloadable: false,
+                socket_group: None,
                 kernel_handles: self.inode_file_handles == Handles::Mandatory,
                 record_calls: None,
             },

@@ -6,7 +6,7 @@ use block::nbd::{Connection, Image, Server};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use vfs::peer::Owner;
-use vfs::{Call, Caller, Export, Groups, Origin, Peer, Trust};
+use vfs::{Call, Caller, Export, Groups, LocalUsers, Origin, Peer};
 use vfs_testkit::Message;
 use vfs_testkit::context::{RW, ok, pattern};
 use vfs_testkit::session::serve_patiently;
@@ -151,7 +151,7 @@ fn a_local_user_gets_no_disk_that_it_may_not_read_and_root_gets_it() {
             groups: None,
         };
         let origin = Origin::Local { addr: None, owner };
-        let peer = Peer::new(origin, &Trust::Privileged, 0);
+        let peer = Peer::new(origin, &LocalUsers::Privileged, 0);
         peer.set_owner(Caller {
             groups: Groups::Known([].into()),
             ..Caller::new(uid, uid)

@@ -4,19 +4,20 @@
 use std::sync::Arc;
 
 use layers::squash::{Squash, SquashMode};
-use layers::{Bundle, Clients, stack};
+use layers::{Admission, Bundle, stack};
 use memory::Memory;
 use nfs::mount;
+use nfs::server::Listed;
 use nfs::v3::*;
-use vfs::{Export, Time};
+use vfs::{Export, LocalUsers, Origin, Peer, Time};
 use vfs_testkit::clock;
 
-use crate::net::{Host, Net, nothing};
+use crate::net::{Host, MOUNT, NLM, NSM, Net, nothing, whole};
 
 /// Exports `a` to some clients, and `b` to all.
 fn host() -> Host {
     let lists = "10.0.0.1(rw,no_root_squash) 10.0.0.2(ro,no_root_squash) 10.0.0.3(rw)";
-    let lists: Clients = lists.parse().expect("a list");
+    let lists: Admission = lists.parse().expect("a list");
     let a = stack(Memory::new(clock()), lists);
     let members = [("a", a), ("b", Memory::new(clock()) as _)];
     let members = members.map(|(name, fs)| Arc::new(Export::new(name, fs)));
@@ -49,6 +50,81 @@ fn secret(net: &Net) -> Handle {
     net.write(file, 0, b"data", Stable::FileSync)
         .expect("written");
     file
+}
+
+/// A process of another user of this host learned the names of all exports, and could release the
+/// locks of this host's kernel.
+#[test]
+fn another_local_user_sees_only_exports_that_admit_it_and_releases_no_locks() {
+    let share = |list: &str| -> Arc<dyn vfs::FileSystem> {
+        let list: Admission = list.parse().expect("a list");
+        stack(Memory::new(clock()), list)
+    };
+    let host = |lists: &[(&str, &str)]| {
+        let members = lists
+            .iter()
+            .map(|(name, list)| Arc::new(Export::new(*name, share(list))));
+        let members: Vec<_> = members.collect();
+        let tree = Bundle::new(&members, Time { sec: 1, nsec: 0 }).expect("a tree");
+        Host::with(tree, |options| {
+            let listed = |path: String| Listed {
+                path,
+                clients: Vec::new(),
+                replicas: Vec::new(),
+            };
+            let names = lists.iter().map(|(name, _)| listed(format!("/{name}")));
+            options.listed = std::iter::once(listed("/".into())).chain(names).collect();
+        })
+    };
+    let local = |host: &Host, uid: u32| {
+        let origin = Origin::Local {
+            addr: "127.0.0.1".parse().ok(),
+            owner: vfs::peer::Owner {
+                uid,
+                gid: None,
+                groups: None,
+            },
+        };
+        Net::of_peer(host, Peer::new(origin, &LocalUsers::Privileged, 0))
+    };
+    let exported = |net: &Net| -> Vec<String> {
+        let listed: List<mount::Export<'_>> = whole(net.call((MOUNT, 3, 5), &()).expect("a list"));
+        let paths = listed.0.iter().map(|export| export.path);
+        paths
+            .map(|path| String::from_utf8_lossy(path).into_owned())
+            .collect()
+    };
+    let restart = |net: &Net| {
+        let changed = nfs::nsm::StatChange {
+            name: b"guest",
+            state: 1,
+        };
+        [
+            net.call((NSM, 1, 6), &changed).map(drop),
+            net.call(
+                (NLM, 4, 23),
+                &nfs::nlm::FreeArgs {
+                    caller: b"guest",
+                    state: 1,
+                },
+            )
+            .map(drop),
+        ]
+    };
+    let some = host(&[("a", "*"), ("b", "localhost(rw)")]);
+    assert_eq!(exported(&local(&some, 0)), ["/", "/a", "/b"]);
+    assert_eq!(exported(&local(&some, 1000)), ["/", "/b"]);
+    assert_eq!(local(&some, 1000).mounted(b"/a"), Err(mount::Status::Acces));
+    assert!(local(&some, 1000).mounted(b"/b").is_ok());
+    assert_eq!(restart(&local(&some, 1000)), [Ok(()), Ok(())]);
+    let none = host(&[("a", "*"), ("b", "10.0.0.0/8")]);
+    assert_eq!(exported(&local(&none, 0)), ["/", "/a", "/b"]);
+    assert_eq!(exported(&local(&none, 1000)), [""; 0]);
+    assert_eq!(local(&none, 1000).mounted(b"/"), Err(mount::Status::Acces));
+    assert!(restart(&local(&none, 1000)).iter().all(Result::is_err));
+    assert_eq!(restart(&local(&none, 0)), [Ok(()), Ok(())]);
+    // Other hosts see all.
+    assert_eq!(exported(&Net::from(&none, "192.0.2.1")).len(), 3);
 }
 
 #[test]
@@ -135,7 +211,7 @@ fn mode(mode: u32) -> SetAttributes {
 /// at 10.0.0.3, and one for all clients.
 fn squashed(tree: &Arc<Memory>) -> [Host; 2] {
     let list = "10.0.0.2(rw) 10.0.0.3(rw,all_squash)";
-    let list: Clients = list.parse().expect("a list");
+    let list: Admission = list.parse().expect("a list");
     let generally = Squash::new(SquashMode::Root);
     [
         Host::over(stack(tree.clone(), list)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use layers::disk_quota::DiskLimits;
-use layers::{Bundle, Clients, DiskQuota, stack};
+use layers::{Admission, Bundle, DiskQuota, stack};
 use memory::Memory;
 use nfs::rquota::{Found, IdArgs, Quota, Status, UserArgs};
 use nfs::v3::{CreateHow, Stable};
@@ -22,7 +22,7 @@ fn host() -> Host {
         inodes: Some(50),
     };
     let limited = DiskQuota::new(&*below, limits).expect("counted");
-    let list: Clients = "10.0.0.1(rw,no_root_squash)".parse().expect("a list");
+    let list: Admission = "10.0.0.1(rw,no_root_squash)".parse().expect("a list");
     let limited = stack(stack(below, limited), list);
     let members = [("limited", limited), ("free", Memory::new(clock()) as _)];
     let members = members.map(|(name, fs)| Arc::new(Export::new(name, fs)));

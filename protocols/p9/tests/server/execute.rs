@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use p9::{Dialect, Fid, Tag, Tmessage as T};
 use vfs::peer::Owner;
-use vfs::{Call, Caller, Errno, Groups, Origin, Patience, Peer, Trust};
+use vfs::{Call, Caller, Errno, Groups, LocalUsers, Origin, Patience, Peer};
 
 use crate::linux::{O_RDWR, make_file, setattr};
 use crate::net::{Net, ROOT, checked, errno};
@@ -59,7 +59,7 @@ fn a_program_of_a_local_user_reads_no_file_that_it_may_only_execute() {
         groups: None,
     };
     let origin = Origin::Local { addr: None, owner };
-    let [local, trusted] = [Trust::default(), Trust::All].map(|trust| {
+    let [local, trusted] = [LocalUsers::default(), LocalUsers::All].map(|trust| {
         let peer = Peer::new(origin.clone(), &trust, 0);
         peer.set_owner(Caller {
             uid: 1000,

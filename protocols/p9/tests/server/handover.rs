@@ -10,7 +10,7 @@ use memory::Memory;
 use p9::server::{ExportList, HandoverError, NumericUsers, Options, Server};
 use p9::{Dialect, Extension, Fid, Rmessage, Stat, Tag, Tmessage as T};
 use vfs::peer::{Origin, Owner};
-use vfs::{Call, Caller, Errno, Export, FileSystem, Groups, Peer, Trust};
+use vfs::{Call, Caller, Errno, Export, FileSystem, Groups, LocalUsers, Peer};
 use vfs_testkit::{Lasting, clock};
 use wire::{SavedState, Session};
 
@@ -649,7 +649,7 @@ fn a_peer_continues_only_as_users_that_it_may_act_as() {
         net.attach(ROOT, uid);
         save(&net).expect("saved")
     };
-    let call_of = |uid: u32, trust: &Trust| {
+    let call_of = |uid: u32, trust: &LocalUsers| {
         let owner = Owner {
             uid,
             gid: Some(uid),
@@ -666,8 +666,8 @@ fn a_peer_continues_only_as_users_that_it_may_act_as() {
     let server = of_memory(&tree).0;
     let resume = |state: &[u8], call: &Call| server.resume(call, &without_files(state)).map(|_| ());
     let (user, other) = (
-        call_of(1000, &Trust::Privileged),
-        call_of(1001, &Trust::Privileged),
+        call_of(1000, &LocalUsers::Privileged),
+        call_of(1001, &LocalUsers::Privileged),
     );
     assert_eq!(resume(&users, &user), Ok(()));
     for (state, call, uid) in [
@@ -679,7 +679,7 @@ fn a_peer_continues_only_as_users_that_it_may_act_as() {
         let reason = format!("the peer may not act as uid {uid}, gid {uid}");
         assert_eq!(refused.to_string(), reason);
     }
-    let trusted = call_of(1001, &Trust::All);
+    let trusted = call_of(1001, &LocalUsers::All);
     assert_eq!(
         (resume(&roots, &trusted), resume(&users, &trusted)),
         (Ok(()), Ok(()))
@@ -690,7 +690,7 @@ fn a_peer_continues_only_as_users_that_it_may_act_as() {
 fn a_list_of_clients_applies_to_sessions_that_continue() {
     let tree = Memory::new(clock());
     let listed = |list: &str| {
-        let list: layers::Clients = list.parse().expect("a list");
+        let list: layers::Admission = list.parse().expect("a list");
         let fs = layers::stack(Arc::new(Lasting(tree.clone())), list);
         server_of(fs, Options::default())
     };

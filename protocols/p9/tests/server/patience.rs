@@ -6,7 +6,7 @@ use std::sync::Arc;
 use p9::server::{ExportList, NumericUsers, Options, Server};
 use p9::{Data, Datasync, Dialect, Fid, Names, Stat, Tag, Tmessage as T, Uid};
 use vfs::peer::Owner;
-use vfs::{Call, Caller, Errno, Export, Groups, Kind, Op, Origin, Patience, Peer, Trust};
+use vfs::{Call, Caller, Errno, Export, Groups, Kind, LocalUsers, Op, Origin, Patience, Peer};
 use vfs_testkit::script::{Answer as Scripted, Latch, Script};
 use wire::ServeOutcome;
 
@@ -333,7 +333,11 @@ fn a_local_user_attaches_as_itself_and_creates_in_its_own_groups_alone() {
         gid: None,
         groups: None,
     };
-    let peer = Peer::new(Origin::Local { addr: None, owner }, &Trust::default(), 0);
+    let peer = Peer::new(
+        Origin::Local { addr: None, owner },
+        &LocalUsers::default(),
+        0,
+    );
     peer.set_owner(Caller {
         uid: 1000,
         gid: 100,

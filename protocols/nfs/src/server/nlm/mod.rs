@@ -39,7 +39,7 @@ use crate::nlm::{
     ShareResult, Status, TestArgs, TestResult, Tested, UnlockArgs,
 };
 use crate::nsm;
-use crate::rpc::CallRejection;
+use crate::rpc::{AuthStat, CallRejection};
 
 /// An NLM v4 call to a client: the result of its asynchronous call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,9 @@ pub struct NlmCallback {
 pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), CallError> {
     use Procedure as P;
     let procedure = P::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
+    if procedure != P::Null {
+        request.check_local_user()?;
+    }
     let addr = request.call.addr();
     if addr.is_none() && (P::TestMsg as u32..=P::UnlockMsg as u32).contains(&(procedure as u32)) {
         // A client without an address cannot be called.
@@ -119,10 +122,13 @@ pub(super) fn serve_nsm(request: &mut RequestContext<'_>, procedure: u32) -> Res
         nsm::Procedure::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
     match procedure {
         nsm::Procedure::Null => Ok(()),
-        nsm::Procedure::Notify => request.serve(|request, changed: nsm::StatChange<'_>| {
-            request.release_client(changed.name);
-            Ok(())
-        }),
+        nsm::Procedure::Notify => {
+            request.check_local_user()?;
+            request.serve(|request, changed: nsm::StatChange<'_>| {
+                request.release_client(changed.name);
+                Ok(())
+            })
+        }
     }
 }
 
@@ -133,6 +139,15 @@ struct LockRequest {
 }
 
 impl RequestContext<'_> {
+    /// Refuses the call of a process of another user of this host that must not use any export: it
+    /// could release the locks of this host's kernel by its name.
+    fn check_local_user(&self) -> Result<(), CallError> {
+        match self.is_refused(b"") {
+            false => Ok(()),
+            true => Err(CallRejection::Auth(AuthStat::TooWeak).into()),
+        }
+    }
+
     fn test(&mut self) -> Answer {
         let args: TestArgs<'_> = self.decode()?;
         let may = self.may_lock(args.lock.caller, false);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use layers::{Bundle, Clients, stack};
+use layers::{Admission, Bundle, stack};
 use memory::Memory;
 use vfs::{Export, Time};
 use vfs_testkit::clock;
@@ -16,7 +16,7 @@ use crate::v4::types::{Data, Stable};
 /// Returns a server of `a`, which some clients may use, and of `b`, which all may use.
 fn world() -> World {
     let lists = "10.0.0.1(rw,no_root_squash) 10.0.0.2(ro,no_root_squash) 10.0.0.3(rw)";
-    let lists: Clients = lists.parse().expect("a list");
+    let lists: Admission = lists.parse().expect("a list");
     let a = stack(Memory::new(clock()), lists);
     let members = [("a", a), ("b", Memory::new(clock()) as _)];
     let members = members.map(|(name, fs)| Arc::new(Export::new(name, fs)));
