@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind, Write, stdout};
 use std::process::ExitCode;
 
 use crate::stderr::print_line;
-use crate::text::printable;
 
 /// The error that ended a command: one line, and the exit status.
 #[derive(Debug)]
@@ -48,9 +47,7 @@ impl Failure {
     /// Prints the message of `program` on standard error and returns the exit status.
     pub fn report(&self, program: &str) -> ExitCode {
         if !self.message.is_empty() {
-            // A message may quote a server, and may have several lines.
-            let lines: Vec<_> = self.message.split('\n').map(printable).collect();
-            print_line(format_args!("{program}: {}", lines.join("\n")));
+            print_line(format_args!("{program}: {}", self.message));
         }
         ExitCode::from(self.status)
     }
