@@ -488,10 +488,10 @@ fn check_store(
     source.check_environment(variables).map_err(|error| {
         let text = error.to_string();
         let shows = |value: &String| !value.is_empty() && text.contains(value.as_str());
-        match secrets.values().any(shows) {
-            true => Status::invalid_argument("secrets: the object store does not accept them"),
-            false => Status::invalid_argument(format!("secrets: {text}")),
+        if secrets.values().any(shows) {
+            return Status::invalid_argument("secrets: the object store does not accept them");
         }
+        Status::invalid_argument(format!("secrets: {text}"))
     })
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct MountArgs {
     ///
     /// PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
     /// nfs://HOST[:PORT]/PATH, virtiofs:SOCKET, or an image in an object store (s3://BUCKET/KEY,
-    /// gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH) or in an OCI registry
+    /// gs://BUCKET/KEY, az://CONTAINER@ACCOUNT/KEY, https://HOST/PATH) or in an OCI registry
     /// (oci://HOST/REPOSITORY[:TAG|@DIGEST]).
     source: Source,
     /// Directory to mount it on

@@ -139,28 +139,60 @@ impl Proxy {
     }
 }
 
-#[test]
-fn no_secret_of_a_pod_sends_a_request_to_another_host() {
-    if !may_mount() {
-        return;
-    }
-    let scratch = Scratch::new();
-    let proxy = Proxy::start();
-    let program = proxy.barge(&scratch);
+/// The sources that the node allows to pods.
+const ALLOWED: [&str; 3] = ["s3://bucket", "gs://bucket", "az://container@account"];
+
+/// Starts a daemon that allows pods [`ALLOWED`], and sends everything to a proxy.
+fn behind(proxy: &Proxy, scratch: &Scratch) -> Daemon {
+    let program = proxy.barge(scratch);
     let mut arguments = vec!["--barge", &program];
-    let sources = ["s3://bucket", "gs://bucket", "az://container@account"];
-    for source in &sources {
+    for source in &ALLOWED {
         arguments.extend(["--allow-inline", source]);
     }
-    let daemon = Daemon::start(&scratch, &arguments);
-    let publish = |at: usize, source: &str, secrets: &[(&str, &str)]| {
-        let name = format!("v{at}");
-        let source = format!("{source}/key");
-        let mut volume = Volume::new(&daemon, &scratch, &name, &[("source", &source)]);
-        volume.secrets = map(secrets);
-        volume.publish_inline(&scratch.text(&format!("target-{name}")))
-    };
-    // A value that leads elsewhere, and every incomplete set, is refused before a mount is tried.
+    Daemon::start(scratch, &arguments)
+}
+
+/// Publishes the inline volume of a pod with these secrets.
+fn publish_of_pod(
+    (daemon, scratch): (&Daemon, &Scratch),
+    name: &str,
+    source: &str,
+    secrets: &[(&str, &str)],
+) -> Result<csi::proto::Empty, tonic::Status> {
+    let source = format!("{source}/key");
+    let mut volume = Volume::new(daemon, scratch, name, &[("source", &source)]);
+    volume.secrets = map(secrets);
+    volume.publish_inline(&scratch.text(&format!("target-{name}")))
+}
+
+/// The secrets of pods that say where requests go, or whose credentials they have.
+const SECRETS: [&str; 19] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_CLIENT_ID",
+    "AZURE_STORAGE_CLIENT_SECRET",
+    "AZURE_STORAGE_TENANT_ID",
+    "AZURE_AUTHORITY_HOST",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "AZURE_MSI_ENDPOINT",
+    "IDENTITY_ENDPOINT",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_BASE_URL",
+];
+
+#[test]
+fn a_secret_of_a_pod_that_leads_elsewhere_starts_nothing() {
+    let scratch = Scratch::new();
+    let proxy = Proxy::start();
+    let daemon = behind(&proxy, &scratch);
     let hostile = [
         "host.example:443/#",
         "@host.example/#",
@@ -170,41 +202,28 @@ fn no_secret_of_a_pod_sends_a_request_to_another_host() {
         "x\n",
         "",
     ];
-    let names = [
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-        "AWS_ENDPOINT_URL",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AZURE_STORAGE_ACCOUNT_NAME",
-        "AZURE_STORAGE_CLIENT_ID",
-        "AZURE_STORAGE_CLIENT_SECRET",
-        "AZURE_STORAGE_TENANT_ID",
-        "AZURE_AUTHORITY_HOST",
-        "AZURE_FEDERATED_TOKEN_FILE",
-        "AZURE_MSI_ENDPOINT",
-        "IDENTITY_ENDPOINT",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "GOOGLE_SERVICE_ACCOUNT_KEY",
-        "GOOGLE_BASE_URL",
-    ];
-    for name in names {
+    for name in SECRETS {
         let source = match name.split('_').next() {
-            Some("AWS") => sources[0],
-            Some("GOOGLE") => sources[1],
-            _ => sources[2],
+            Some("AWS") => ALLOWED[0],
+            Some("GOOGLE") => ALLOWED[1],
+            _ => ALLOWED[2],
         };
         for value in hostile {
-            let refused = code(publish(0, source, &[(name, value)]));
-            // A region of digits and dots is none; a client without its secret neither.
-            assert_eq!(refused, Code::InvalidArgument, "{name}={value:?}");
+            let refused = publish_of_pod((&daemon, &scratch), "v", source, &[(name, value)]);
+            assert_eq!(code(refused), Code::InvalidArgument, "{name}={value:?}");
         }
     }
     assert!(proxy.lines.lock().expect("whole").is_empty());
-    // The others ask the store alone, or the server of Azure's tokens.
+}
+
+#[test]
+fn no_secret_of_a_pod_sends_a_request_to_another_host() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let proxy = Proxy::start();
+    let daemon = behind(&proxy, &scratch);
     let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "k")];
     let login = [
         ("AZURE_STORAGE_CLIENT_ID", "id"),
@@ -213,22 +232,24 @@ fn no_secret_of_a_pod_sends_a_request_to_another_host() {
     ];
     let account = [("AZURE_STORAGE_ACCOUNT_NAME", "other")];
     let cases: [(&str, &[(&str, &str)]); 6] = [
-        (sources[0], &[]),
-        (sources[0], &keys),
-        (sources[1], &[]),
-        (sources[2], &[]),
-        (sources[2], &login),
-        (sources[2], &account),
+        (ALLOWED[0], &[]),
+        (ALLOWED[0], &keys),
+        (ALLOWED[1], &[]),
+        (ALLOWED[2], &[]),
+        (ALLOWED[2], &login),
+        (ALLOWED[2], &account),
     ];
     thread::scope(|scope| {
         for (at, (source, secrets)) in cases.into_iter().enumerate() {
-            let publish = &publish;
+            let at_node = (&daemon, &scratch);
             scope.spawn(move || {
-                publish(at + 1, source, secrets).expect_err("the proxy refuses");
+                let published = publish_of_pod(at_node, &format!("v{at}"), source, secrets);
+                published.expect_err("the proxy refuses");
             });
         }
     });
     let lines = proxy.lines.lock().expect("whole").clone();
+    // The store, or the server of Azure's tokens.
     let hosts = [
         "s3.us-east-1.amazonaws.com",
         "storage.googleapis.com",

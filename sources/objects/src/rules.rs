@@ -9,10 +9,7 @@ pub(crate) type Rule = fn(&str) -> Result<(), &'static str>;
 const MAX_OPTION: usize = 16 << 10;
 
 fn expect(follows: bool, expected: &'static str) -> Result<(), &'static str> {
-    match follows {
-        true => Ok(()),
-        false => Err(expected),
-    }
+    if follows { Ok(()) } else { Err(expected) }
 }
 
 fn is_word(text: &str, max: usize, others: &[u8]) -> bool {

@@ -248,9 +248,10 @@ impl Settings {
                                  AZURE_STORAGE_ACCOUNT_NAME"
                             ))
                         })?;
-                        let host = match options.is_on("azure_use_fabric_endpoint") {
-                            true => "blob.fabric.microsoft.com",
-                            false => "blob.core.windows.net",
+                        let host = if options.is_on("azure_use_fabric_endpoint") {
+                            "blob.fabric.microsoft.com"
+                        } else {
+                            "blob.core.windows.net"
                         };
                         format!("https://{account}.{host}")
                     }

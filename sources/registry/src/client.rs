@@ -355,9 +355,10 @@ impl ConnectedHost {
         Ok(ConnectedHost {
             destination: Destination::new(&host.base, is_tenant),
             client: client(&host, options, None)?,
-            guarded: match is_tenant {
-                true => Some(client(&host, options, Some(Resolver::guarded()))?),
-                false => None,
+            guarded: if is_tenant {
+                Some(client(&host, options, Some(Resolver::guarded()))?)
+            } else {
+                None
             },
             headers,
             login,
@@ -690,10 +691,10 @@ pub(crate) fn transport(error: &reqwest::Error) -> RequestError {
         is_refused |= below.is::<Refused>();
         source = below.source();
     }
-    match is_refused || error.is_builder() {
-        true => RequestError::permanent(Errno::EIO, message),
-        false => RequestError::transient(message),
+    if is_refused || error.is_builder() {
+        return RequestError::permanent(Errno::EIO, message);
     }
+    RequestError::transient(message)
 }
 
 /// Returns the innermost reason: the outer ones repeat URLs, which may be signed.
