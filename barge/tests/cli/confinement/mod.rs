@@ -218,6 +218,7 @@ fn a_system_call_beyond_the_filter_ends_the_server() {
         libc::MAP_PRIVATE as u64,
     ];
     let process = [libc::SIGCHLD as u64, 0, 0, 0];
+    let test = u64::from(std::process::id());
     for (number, arguments) in [
         (libc::SYS_socket, internet),
         (libc::SYS_execve, none),
@@ -235,7 +236,7 @@ fn a_system_call_beyond_the_filter_ends_the_server() {
         (libc::SYS_setpriority, [libc::PRIO_PROCESS as u64, 1, 19, 0]),
         (libc::SYS_setpriority, [libc::PRIO_USER as u64, 0, 19, 0]),
         (libc::SYS_sched_setaffinity, [1, 0, 0, 0]),
-        (libc::SYS_tgkill, [1, 1, libc::SIGCONT as u64, 0]),
+        (libc::SYS_tgkill, [test, test, libc::SIGCONT as u64, 0]),
     ] {
         let bed = Bed::start(&["--sandbox=none"], 0);
         let ended = bed.stop_server().call(number, arguments);
