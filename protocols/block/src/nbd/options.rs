@@ -1,12 +1,12 @@
 //! The handshake: the negotiation of options and the choice of an export.
 
-use vfs::{Cx, DirEntry, DirSink, Kind, OpenFlags, ReaddirMode, Result};
+use vfs::{Cx, DirEntry, DirSink, Errno, Kind, OpenFlags, ReaddirMode, Result};
 use wire::{Malformed, Outgoing, Reader};
 
 use super::message::{
     HandshakeFlags, MAX_PAYLOAD, TransmissionFlags, option, option_reply as reply_to, reply,
 };
-use super::{Connection, Failure, Handshake, SelectedExport, Server, is_retry};
+use super::{Connection, Failure, Handshake, Image, SelectedExport, Server, is_retry};
 use crate::Disk;
 
 /// The only metadata context: allocated data and zeros.
@@ -177,8 +177,10 @@ impl Server {
     /// Returns the names of exports: images, and the files in the root, or the empty name if the
     /// root is a file.
     fn list(&self, cx: &Cx<'_>) -> Result<Vec<Vec<u8>>> {
+        let may_use = |image: &&Image| image.export.fs.root(cx).err() != Some(Errno::EACCES);
+        let images = self.images.iter().filter(may_use);
         let mut names = Names {
-            files: self.images.iter().map(|image| image.name.clone()).collect(),
+            files: images.map(|image| image.name.clone()).collect(),
             ..Names::default()
         };
         let root = self.export.fs.root(cx)?;
