@@ -1,6 +1,6 @@
-//! The `:authority` of requests, which clients of a Unix socket choose freely: gRPC's C core (Python,
-//! C++) sends the percent-encoded path of the socket, which is no authority of a URI, so that h2
-//! resets the stream. No method depends on it: it is replaced before h2 sees it.
+//! The `:authority` of requests, which clients of a Unix socket choose freely: gRPC's C core
+//! (Python, C++) sends the percent-encoded path of the socket, which is no authority of a URI, so
+//! that h2 resets the stream. No method depends on it: it is replaced before h2 sees it.
 //!
 //! [`Filter`] finds the frames with headers (RFC 9113 section 6.2) and in them the field (RFC 7541
 //! section 6). The replacement has one byte: a decoder whose entries are at most as long as the
