@@ -300,6 +300,3 @@ mod linux {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {}
