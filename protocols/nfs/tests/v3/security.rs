@@ -172,7 +172,7 @@ fn auth_none_is_served_only_where_the_list_of_flavors_has_it() {
         // The credential: its flavor, its length and its bytes.
         let len = usize::from(record[35]);
         record.splice(28..36 + len, [0; 8]);
-        let mark = (record.len() as u32 - 4 | 1 << 31).to_be_bytes();
+        let mark = ((record.len() as u32 - 4) | (1 << 31)).to_be_bytes();
         record[..4].copy_from_slice(&mark);
         served(net, &record).1
     };
