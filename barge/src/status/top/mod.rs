@@ -55,7 +55,7 @@ pub(crate) fn run(args: &TopArgs) -> CommandResult {
     }
     if args.once || !stdout().is_terminal() {
         let status = fetch::status(&args.addr)?;
-        print(&lines::text(&StatusDelta::new(&status, None)))?;
+        print(lines::text(&StatusDelta::new(&status, None)))?;
         return Ok(ExitCode::SUCCESS);
     }
     // An error of the first request is reported without the screen.
