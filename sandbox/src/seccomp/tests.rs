@@ -312,11 +312,10 @@ fn imported(code: &str) -> impl Iterator<Item = String> {
 fn of_module(code: &str, module: &str) -> impl Iterator<Item = String> {
     let prefix = format!("{module}::");
     let parts: Vec<_> = code.split(&prefix).skip(1).map(str::to_owned).collect();
-    let called = parts.into_iter().filter_map(move |rest| {
+    parts.into_iter().filter_map(move |rest| {
         let (name, _) = rest.split_once('(')?;
         (name.chars().all(is_part) && is_function(name)).then(|| format!("{prefix}{name}"))
-    });
-    called
+    })
 }
 
 /// Returns the functions of the C library, and the numbers of system calls.
