@@ -52,9 +52,11 @@ impl Devices {
     /// whether another read may return other bytes.
     pub(crate) fn drop_copies(&self) -> bool {
         self.cache.clear();
-        let sources = self.sources.iter();
-        let dropped = sources.map(|source| source.drop_copies(0..source.len()));
-        dropped.fold(false, |any, dropped| any || dropped)
+        let mut were_any = false;
+        for source in &self.sources {
+            were_any |= source.drop_copies(0..source.len());
+        }
+        were_any
     }
 }
 
