@@ -302,6 +302,7 @@ fn no_reader_sees_missing_bytes_when_a_process_is_killed() {
                 let read = || read_until(&stop, &on.path().join("large"), &large, &reads, &errors);
                 scope.spawn(read);
             }
+            let mut killed = mounted.id();
             for _ in 0..5 {
                 std::thread::sleep(Duration::from_millis(40));
                 let filler = mounted.serving_id();
@@ -309,11 +310,15 @@ fn no_reader_sees_missing_bytes_when_a_process_is_killed() {
                 if filler != mounted.id() {
                     let pid = Pid::from_raw(filler as i32).expect("a process");
                     let _ = kill_process(pid, Signal::KILL);
+                    killed = filler;
                     done += 1;
                 }
                 drop_caches();
             }
-            // Without the holder the filler answers.
+            // Without the holder the filler answers, which a busy machine starts late.
+            while [killed, mounted.id()].contains(&mounted.serving_id()) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             std::thread::sleep(Duration::from_millis(300));
             mounted.kill();
             done += 1;

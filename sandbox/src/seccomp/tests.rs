@@ -130,6 +130,7 @@ const CONFINED: &[(&str, &[i64])] = &[
     ("pwritev2", &[libc::SYS_pwritev2]),
     ("read", &[libc::SYS_read]),
     ("readlinkat", &[libc::SYS_readlinkat]),
+    ("readv", &[libc::SYS_readv]),
     ("recv", &[libc::SYS_recvfrom]),
     ("recvmsg", &[libc::SYS_recvmsg]),
     ("removexattr", &[libc::SYS_removexattr]),
