@@ -416,8 +416,19 @@ fn qemu_img_and_postgresql_run_on_each_mount() {
             command.args(["-c", script, "sh"]).arg(tree.at());
             let output = command.arg("54399").arg(socket.path()).output();
             let output = output.expect("runs");
-            let error = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{kind}: {error}");
+            assert!(
+                output.status.success(),
+                "{kind}: {}{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+                logs(socket.path()),
+            );
         }
     }
+}
+
+/// Returns what the programs of [`DATABASE`] have written beside its socket.
+fn logs(dir: &Path) -> String {
+    let read = |name| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    ["init", "log", "bench"].map(read).concat()
 }
