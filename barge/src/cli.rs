@@ -44,7 +44,7 @@ pub(crate) struct Cli {
     pub(crate) log: LogArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// The configuration file of `serve`, if the options name one.
+    /// The configuration of `serve`.
     #[arg(skip)]
     pub(crate) config: Option<Config>,
 }
@@ -75,8 +75,8 @@ impl Cli {
                 }
             }
         }
-        if let Command::Serve(args) = &cli.command
-            && args.control.control.is_some()
+        if let Command::Serve(_) = &cli.command
+            && cli.config.is_none()
             && let Some((_, serve)) = matches.subcommand()
         {
             match Config::of_command_line(serve) {
@@ -93,6 +93,17 @@ impl Cli {
     }
 }
 
+impl Cli {
+    /// Returns the configuration of `barge serve` with `arguments`, or an error.
+    pub(crate) fn serve_config(arguments: &[&str]) -> Result<Config, String> {
+        let given = ["barge", "serve"].iter().chain(arguments);
+        let matches = Cli::command().try_get_matches_from(given);
+        let matches = matches.map_err(|error| error.to_string())?;
+        let (_, serve) = matches.subcommand().expect("it is there");
+        Config::of_command_line(serve)
+    }
+}
+
 /// Runs the program with the arguments of this process, and returns its exit status.
 pub fn main() -> ExitCode {
     signals::prepare();
@@ -103,7 +114,7 @@ pub fn main() -> ExitCode {
         _ => log::start_quiet(&cli.log),
     }
     let done = match &cli.command {
-        Command::Serve(args) => serve::run(args, cli.config.as_ref()),
+        Command::Serve(_) => serve::run(cli.config.expect("it has been read"), &cli.log),
         Command::Virtiofsd(args) => serve::run_virtiofsd(args),
         Command::Mount(args) => mount::run(args),
         Command::Connect(args) => connect::run(args),

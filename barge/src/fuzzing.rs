@@ -4,10 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::Parser;
 use nfs::server::v4::state::Stable;
 
-use crate::cli::{Cli, Command};
+use crate::cli::Cli;
 use crate::config::Config;
 use crate::serve;
 
@@ -45,10 +44,6 @@ pub fn clients(dir: &Path) -> Result<Arc<dyn Stable>, String> {
 /// Starts the broker of `barge serve ARGS`, without processes, and returns the socket for requests
 /// that the first process would have.
 pub fn broker(args: &[&str]) -> OwnedFd {
-    let command = ["barge", "serve"].iter().chain(args);
-    let cli = Cli::try_parse_from(command).expect("valid arguments");
-    let Command::Serve(args) = cli.command else {
-        unreachable!("it is this command");
-    };
-    serve::broker::channel(&args).expect("a broker")
+    let config = Cli::serve_config(args).expect("valid arguments");
+    serve::broker::channel(&config).expect("a broker")
 }

@@ -35,6 +35,14 @@ pub enum LogFormat {
 }
 
 impl LogArgs {
+    /// Returns the options as arguments for another process of the same program.
+    pub fn arguments(&self) -> Vec<String> {
+        let format = self.log_format.to_possible_value();
+        let format = format.map(|format| format!("--log-format={}", format.get_name()));
+        let verbose = std::iter::repeat_n("-v".to_owned(), self.verbose.into());
+        verbose.chain(format).collect()
+    }
+
     /// Returns the most detailed level to log.
     pub fn level(&self) -> LevelFilter {
         match self.verbose {

@@ -285,7 +285,7 @@ fn requests() -> Vec<u8> {
         r#"{"Create":{"path":{"Unix":[47,116,109,112,47,120]}}}"#,
         r#"{"Users":{"Find":{"key":{"Uid":0}}}}"#,
         r#"{"Users":{"GroupsOf":{"user":{"name":[114,111,111,116],"id":0,"gid":0}}}}"#,
-        r#"{"Reloaded":"Reloaded"}"#,
+        r#""Configuration""#,
         r#"{"Reloaded":{"status":"ready\nMAINPID=1"}}"#,
         r#"{"Ready":{"environment":[["LD_PRELOAD","/x"]]}}"#,
         r#""Parts""#,

@@ -43,22 +43,36 @@ pub(crate) fn inherited(number: i32) -> Result<OwnedFd, Failure> {
     sys::inherit::fd(number).map_err(|error| Failure::new(format!("{OPTIONS}: {error}")))
 }
 
+/// The path of this program while it runs, whatever is installed at its own path.
+const PROGRAM: &str = "/proc/self/exe";
+
 /// Returns the command that starts this program again with the same arguments.
 pub(crate) fn command() -> Command {
-    command_of(Path::new("/proc/self/exe"))
+    command_of(Path::new(PROGRAM))
 }
 
 /// Returns the command that starts `program`, this one or another version of it, with the same
 /// arguments.
 pub(crate) fn command_of(program: &Path) -> Command {
-    let mut arguments = env::args_os();
+    let mut command = command_without_arguments(program);
+    command.args(env::args_os().skip(1));
+    command
+}
+
+/// Returns the command that starts this program again with `arguments`.
+pub(crate) fn command_with(arguments: impl IntoIterator<Item = String>) -> Command {
+    let mut command = command_without_arguments(Path::new(PROGRAM));
+    command.args(arguments);
+    command
+}
+
+fn command_without_arguments(program: &Path) -> Command {
     let mut command = Command::new(program);
-    if let Some(name) = arguments.next() {
+    if let Some(name) = env::args_os().next() {
         command.arg0(name);
     }
     // Signals of the terminal reach it through this process.
-    command.args(arguments).process_group(0);
-    command.env_remove(MANIFEST);
+    command.process_group(0).env_remove(MANIFEST);
     command
 }
 

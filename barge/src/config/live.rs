@@ -1,7 +1,6 @@
 //! The configuration of a running server: settings of a command line as those of a file, and shares
 //! and endpoints that are added and removed while the server runs.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
@@ -9,7 +8,7 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::{Map, Value};
 
 use super::schema::{Schema, ValueKind};
-use super::{Config, ConfigErrors, Setting, Share, quoted, setting_line};
+use super::{Config, ConfigErrors, Setting, Share, client_list_name, quoted, setting_line};
 use crate::source::{DEFAULT_SOURCE, NamedSource};
 
 /// Options whose endpoints can be added and removed while the server runs.
@@ -35,6 +34,7 @@ impl Config {
         let schema = Schema::get();
         let mut config = Config::new(Path::new("command line"));
         config.is_file = false;
+        config.can_change = matches.value_source("control") == Some(ValueSource::CommandLine);
         for arg in schema.options() {
             let Some(key) = arg.get_long() else {
                 continue;
@@ -77,24 +77,13 @@ impl Config {
         self.is_file.then_some(&*self.path)
     }
 
-    /// Returns the configuration `text`, from [`Config::text`] of this one after changes.
-    pub(crate) fn with_text(&self, text: io::Result<Vec<u8>>) -> Result<Config, ConfigErrors> {
-        let config = Config::of_bytes(&self.path, text)?;
-        Ok(Config {
-            is_file: self.is_file,
-            ..config
-        })
-    }
-
     /// Parses `text`, tables of shares and endpoints to add.
     pub(crate) fn addition(text: &str) -> Result<Config, ConfigErrors> {
         let mut config = Config::parse(Path::new(REQUEST), text)?;
         config.is_file = false;
         // A list of clients is that of a share of the addition.
         let is_own_list = |setting: &Setting| {
-            let line = setting.value.as_deref().unwrap_or_default();
-            let name = line.split(char::is_whitespace).next().unwrap_or_default();
-            let name = name.trim_start_matches('/');
+            let name = client_list_name(setting.value.as_deref().unwrap_or_default());
             let mut shares = config.shares.iter();
             shares.any(|share| share.name.as_deref() == Some(name))
         };
@@ -126,8 +115,10 @@ impl Config {
         Config {
             path: PathBuf::from(REQUEST),
             is_file: false,
+            can_change: true,
             settings: settings.chain(&addition.settings).cloned().collect(),
             shares: addition.shares.clone(),
+            files: addition.files.clone(),
         }
     }
 
@@ -138,8 +129,10 @@ impl Config {
         Config {
             path: PathBuf::from(REQUEST),
             is_file: false,
+            can_change: true,
             settings: settings.cloned().collect(),
             shares: addition.shares.clone(),
+            files: addition.files.clone(),
         }
     }
 
@@ -156,16 +149,12 @@ impl Config {
     pub(crate) fn add(&mut self, addition: Config) {
         self.settings.extend(addition.settings);
         self.shares.extend(addition.shares);
+        self.files = self.files.with(&addition.files);
     }
 
-    /// Removes the share called `name`, with its clients. Its endpoints stay.
+    /// Removes the share called `name`, with its clients and devices.
     pub(crate) fn remove_share(&mut self, name: &str) {
         self.retain_shares(|other| other != name);
-        let line = format!("/{name} ");
-        self.settings.retain(|setting| {
-            let value = setting.value.as_deref().unwrap_or_default();
-            setting.key != "export" || !value.starts_with(&line)
-        });
     }
 
     /// Sets the option `key` of the share called `name`; the share without a name is "".

@@ -5,10 +5,15 @@
 //! clap parses, and so a [`crate::serve`] plan as any other. Tables of shares contain the options
 //! that may differ between shares.
 //!
+//! A [`Config`] is data: the first process of a server passes it to those that serve, with the
+//! contents of the files that shares name ([`files`]). They read neither the file nor the command
+//! line.
+//!
 //! Deliberately absent: includes, variables, and keys without an option except `name`, `source` and
 //! `clients` of shares.
 
 pub(crate) mod command;
+pub(crate) mod files;
 pub(crate) mod live;
 pub(crate) mod page;
 mod read;
@@ -20,28 +25,33 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
+use serde::{Deserialize, Serialize};
 
+use self::files::Files;
 pub(crate) use self::schema::DEVICE_OPTIONS;
 use self::schema::{Schema, ValueKind};
-use crate::source::Source;
+use crate::source::{Source, is_name};
 
 /// The configuration file of the service.
 pub(crate) const DEFAULT_PATH: &str = "/etc/barge/barge.toml";
 
 /// A valid configuration file, or the same settings from elsewhere.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Config {
     /// The path of the file, or the origin of the settings for messages.
     path: PathBuf,
     /// Whether `path` is that of a file, which can be read again.
     is_file: bool,
+    /// Whether shares and endpoints may change while the server runs.
+    can_change: bool,
     /// Settings of the program, and defaults of shares.
     settings: Vec<Setting>,
     shares: Vec<Share>,
+    files: Files,
 }
 
 /// An option and its value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: Option<String>,
@@ -58,12 +68,13 @@ impl Setting {
 }
 
 /// A table of a share.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Share {
     /// Offset in the file, bytes.
     offset: usize,
     pub(crate) name: Option<String>,
     /// Source as it was written, and parsed.
+    #[serde(with = "written_source")]
     pub(crate) source: (String, Source),
     /// Options that the table sets; `false` sets an option without adding an argument.
     keys: Vec<String>,
@@ -131,8 +142,10 @@ impl Config {
         Config {
             path: path.to_owned(),
             is_file: true,
+            can_change: true,
             settings: Vec::new(),
             shares: Vec::new(),
+            files: Files::default(),
         }
     }
 
@@ -187,10 +200,32 @@ impl Config {
         &self.shares
     }
 
-    /// Drops the shares whose names `is_kept` refuses.
+    /// Returns whether shares and endpoints may change while the server runs.
+    pub(crate) fn can_change(&self) -> bool {
+        self.can_change
+    }
+
+    /// Returns the contents of the files that shares name.
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Drops the shares whose names `is_kept` refuses, with their devices and lists of clients.
     pub(crate) fn retain_shares(&mut self, is_kept: impl Fn(&str) -> bool) {
-        let name = |share: &Share| share.name.clone().unwrap_or_default();
-        self.shares.retain(|share| is_kept(&name(share)));
+        self.shares
+            .retain(|share| is_kept(share.name.as_deref().unwrap_or_default()));
+        self.settings.retain(|setting| {
+            let value = setting.value.as_deref().unwrap_or_default();
+            let name = match &*setting.key {
+                "export" => client_list_name(value),
+                key if DEVICE_OPTIONS.contains(&key) => match value.split_once('=') {
+                    Some((name, _)) if is_name(name) => name,
+                    _ => return true,
+                },
+                _ => return true,
+            };
+            is_kept(name)
+        });
     }
 
     /// Parses the settings of the program, without those of shares.
@@ -300,6 +335,35 @@ impl Config {
                 text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
             }
         }
+    }
+}
+
+/// Returns the name of the share that a line of `--export` is for.
+fn client_list_name(line: &str) -> &str {
+    let name = line.split(char::is_whitespace).next().unwrap_or_default();
+    name.trim_start_matches('/')
+}
+
+/// A source in data: its text as it was written, with secrets.
+mod written_source {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::source::Source;
+
+    pub(super) fn serialize<S: Serializer>(
+        (written, _): &(String, Source),
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_str(written)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<(String, Source), D::Error> {
+        let written = String::deserialize(from)?;
+        let source = written.parse().map_err(D::Error::custom)?;
+        Ok((written, source))
     }
 }
 

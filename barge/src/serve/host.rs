@@ -13,12 +13,11 @@ use vfs::HandleKey;
 
 use super::broker::{BrokerClient, DeviceChannel};
 use super::handle_key;
-use super::live::ReloadResult;
 use super::plan::Plan;
 use super::recovery::SharedState;
 use super::recovery::etcd::ActiveServer;
 use crate::listen::listen;
-use crate::{Failure, private_file, service};
+use crate::{Failure, private_file};
 
 /// The host as the process that serves reaches it.
 #[derive(Clone)]
@@ -174,26 +173,6 @@ impl Host {
         match self {
             Host::Direct { .. } => std::process::id(),
             Host::Brokered(broker) => broker.id(),
-        }
-    }
-
-    /// Reports to the service manager that the configuration is being read again. The broker does
-    /// so itself.
-    pub(super) fn report_reloading(&self) {
-        if let Host::Direct { .. } = self {
-            service::notify(&service::reloading());
-        }
-    }
-
-    /// Reports to the service manager that the configuration has been read again, with this result.
-    pub(super) fn report_reloaded(&self, result: ReloadResult) {
-        match self {
-            Host::Direct { .. } => service::notify_ready(result.status()),
-            Host::Brokered(broker) => {
-                if let Err(error) = broker.report_reloaded(result) {
-                    tracing::warn!("cannot report the reload: {error}");
-                }
-            }
         }
     }
 }

@@ -30,7 +30,7 @@ use super::endpoint::{BindContext, Endpoint, EndpointEntry, State};
 use super::exports::{self, Catalog, Exports};
 use super::host::Host;
 use super::opener::{OpenedShare, Opener};
-use super::plan::{self, Plan};
+use super::plan::Plan;
 use super::share::{Share, Sources};
 use crate::Failure;
 use crate::config::{Config, Setting};
@@ -100,12 +100,12 @@ pub(super) struct Listing {
 }
 
 /// A request to the process that serves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum LiveRequest {
     List,
-    /// Adds the tables of shares and the endpoints of a configuration file with this text.
+    /// Adds shares and endpoints.
     Add {
-        text: String,
+        addition: Config,
     },
     /// Accepts no more clients of a share or endpoint, and waits until its requests are answered,
     /// or for `timeout`.
@@ -118,8 +118,10 @@ pub(super) enum LiveRequest {
         target: Target,
         drained: bool,
     },
-    /// Reads certificates and the configuration file again.
-    Reload,
+    /// Reads certificates again, and makes `config` the configuration if there is one.
+    Reload {
+        config: Option<Config>,
+    },
     Clients,
     /// Closes the connection with this number.
     Disconnect {
@@ -159,7 +161,7 @@ pub(crate) struct LiveError {
 }
 
 /// The result of reading the configuration again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReloadResult {
     Reloaded,
     /// The previous configuration stays.
@@ -170,7 +172,7 @@ pub(super) enum ReloadResult {
 
 impl ReloadResult {
     /// Returns that of a request to reload.
-    pub(super) fn of(reloaded: &Result<Value, LiveError>) -> ReloadResult {
+    pub(super) fn of<T>(reloaded: &Result<T, LiveError>) -> ReloadResult {
         match reloaded.as_ref().map_err(|error| error.code) {
             Ok(_) => ReloadResult::Reloaded,
             Err(ErrorCode::Timeout) => ReloadResult::Unknown,
@@ -272,7 +274,7 @@ impl LiveServer {
         exports: &Exports,
         endpoints: Vec<Box<dyn Endpoint>>,
     ) -> LiveServer {
-        let config = plan.file.clone();
+        let config = plan.changeable_config().cloned();
         let configured = config.iter().flat_map(|config| {
             let shares = config.shares().iter();
             shares.map(|share| config.opening_settings(share))
@@ -312,10 +314,6 @@ impl LiveServer {
         }
     }
 
-    pub(super) fn host(&self) -> &Host {
-        &self.host
-    }
-
     pub(super) fn figures(&self) -> &Arc<dyn Figures> {
         &self.figures
     }
@@ -351,41 +349,29 @@ impl LiveServer {
         self.engine.hand_over();
     }
 
-    /// Reads certificates and the configuration file again. Returns the status to report.
-    pub(super) fn reload(&self) -> ReloadResult {
+    /// Reads certificates again, and makes `config` the configuration if there is one.
+    fn reload(&self, config: Option<Config>) -> Result<(), Failure> {
         for one in &self.endpoints() {
             one.endpoint.reload();
         }
-        let Some(path) = self.config.as_ref().and_then(Config::file) else {
-            return ReloadResult::Reloaded;
-        };
-        let config = plan::read_config_of(path, &self.host).map_err(Failure::usage);
-        match config.and_then(|config| self.replace(config)) {
-            Ok(()) => {
-                tracing::info!("configuration reloaded");
-                ReloadResult::Reloaded
-            }
-            Err(why) => {
-                for line in why.message.lines() {
-                    tracing::error!("{line}");
-                }
-                tracing::error!("keeping the previous configuration");
-                ReloadResult::Invalid
-            }
+        if let Some(config) = config {
+            self.replace(config)?;
+            tracing::info!("configuration reloaded");
         }
+        Ok(())
     }
 
     /// Carries out a request.
     pub(super) fn handle(&self, request: LiveRequest) -> Result<Value, LiveError> {
         match request {
             LiveRequest::List => Ok(json!(self.listing())),
-            LiveRequest::Add { text } => self.add(&text),
+            LiveRequest::Add { addition } => self.add(&addition),
             LiveRequest::Drain { target, timeout } => self.drain(&target, timeout),
             LiveRequest::Remove { target, drained } => self.remove(&target, drained),
-            LiveRequest::Reload => match self.reload() {
-                ReloadResult::Reloaded => Ok(json!({})),
-                invalid => Err(LiveError::new(ErrorCode::Failed, invalid.status())),
-            },
+            LiveRequest::Reload { config } => {
+                let reloaded = self.reload(config);
+                reloaded.map_or_else(|why| Err(LiveError::failed(why)), |()| Ok(json!({})))
+            }
             LiveRequest::Clients => Ok(self.clients()),
             LiveRequest::Disconnect { client } => {
                 match self.engine.disconnect(|connection| connection.id == client) {
@@ -532,9 +518,8 @@ impl LiveServer {
     /// the previous state stays.
     fn replace(&self, config: Config) -> Result<(), Failure> {
         let _changing = self.changing.lock();
-        let mut plan = Plan::from_config(&config)?;
+        let mut plan = Plan::of_settings(&config)?;
         self.host.limit(&mut plan);
-        let config = plan.file.clone().unwrap_or(config);
         let names = exports::check(&plan.sources)?;
         let restart = self.changes_requiring_restart(&config);
         let (shares, endpoints) = {
@@ -627,13 +612,12 @@ impl LiveServer {
         all
     }
 
-    /// Adds the shares and endpoints of `text`.
-    fn add(&self, text: &str) -> Result<Value, LiveError> {
+    /// Adds the shares and endpoints of `addition`.
+    fn add(&self, addition: &Config) -> Result<Value, LiveError> {
         let _changing = self.changing.lock();
         let invalid = |why: String| LiveError::new(ErrorCode::InvalidParams, why);
-        let addition = Config::addition(text).map_err(|why| invalid(why.to_string()))?;
         let defaults = self.defaults.lock();
-        let Some(config) = defaults.as_ref().map(|it| it.with_only(&addition)) else {
+        let Some(config) = defaults.as_ref().map(|it| it.with_only(addition)) else {
             return Err(invalid("the shares of this server cannot change".into()));
         };
         drop(defaults);

@@ -30,7 +30,6 @@ pub(crate) mod plan;
 mod project_quota;
 mod quickstart;
 pub(crate) mod recovery;
-mod reload;
 mod run;
 mod share;
 mod users;
@@ -41,9 +40,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use command::log::LogArgs;
 use engine::Engine;
 
-use self::args::ServeArgs;
 use self::args::confinement::Sandbox;
 use self::args::control::ReadyFormat;
 use self::broker::upgrade::{self, TakenOver};
@@ -57,56 +56,40 @@ use self::plan::Plan;
 use self::recovery::etcd::ActiveServer;
 use self::virtiofsd::Prepared;
 use crate::config::Config;
+use crate::signals::Reload;
 use crate::status::{Figures, Observer, Serving};
 use crate::{CommandResult, Failure, signals};
 
-/// Runs `barge serve`. `file` is the configuration file, if `args` name one.
-pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
-    let broker = BrokerClient::of_this_process()?;
+/// Runs `barge serve` with the configuration of its options and the options `log`. In a process
+/// that a broker has started, the configuration is the broker's.
+pub(crate) fn run(given: Config, log: &LogArgs) -> CommandResult {
     sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
-    let taken_over = match broker {
-        Some(_) => None,
-        None => TakenOver::of_this_process()?,
-    };
-    let running = taken_over.as_ref().and_then(|it| it.running.as_ref());
-    let running = match (file, running) {
-        // It differs from the file and the options after requests.
-        (Some(config), Some(text)) => Some(with_text(config, Ok(text.clone().into_bytes()))?),
-        _ => None,
-    };
-    let file = running.as_ref().or(file);
-    let make_plan = || match file {
-        Some(config) => Plan::from_config(config),
-        None => Plan::from_args(args),
-    };
-    let mut plan = make_plan()?;
+    if let Some(broker) = BrokerClient::of_this_process()? {
+        return serve_part(broker);
+    }
+    let mut taken_over = TakenOver::of_this_process()?;
+    // It differs from the file and the options after requests, and once the file was edited.
+    let running = taken_over.as_mut().and_then(|it| it.running.take());
+    let mut plan = Plan::from_config(&running.unwrap_or(given))?;
     #[cfg(feature = "otel")]
     plan.load_certificates()?;
-    match broker {
-        Some(broker) => {
-            if plan.control.is_some()
-                && let Some(config) = file
-            {
-                plan = Plan::from_config(&with_text(config, broker.running_set())?)?;
-                #[cfg(feature = "otel")]
-                plan.load_certificates()?;
-            }
-            plan.default_addrs = Some(broker.uses_default_addrs());
-            broker.limit(&mut plan);
-            broker::confinement::enter(&plan, &broker)?;
-            serve(plan, Host::Brokered(broker))
-        }
-        None if upgrade::is_check()? => Ok(ExitCode::SUCCESS),
-        None if plan.confinement.sandbox == Some(Sandbox::None) => serve_here(plan),
-        None => broker::run(plan, &make_plan, taken_over),
+    if upgrade::is_check()? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    match plan.confinement.sandbox {
+        Some(Sandbox::None) => serve_here(plan),
+        _ => broker::run(plan, log, taken_over),
     }
 }
 
-/// Returns `config` with another text.
-fn with_text(config: &Config, text: std::io::Result<Vec<u8>>) -> Result<Config, Failure> {
-    let changed = config.with_text(text);
-    changed.map_err(|why| Failure::new(why.to_string()))
+/// Serves a part of the server of `broker` in this process.
+fn serve_part(broker: Arc<BrokerClient>) -> CommandResult {
+    let mut plan = broker.plan()?;
+    #[cfg(feature = "otel")]
+    plan.load_certificates()?;
+    broker::confinement::enter(&plan, &broker)?;
+    serve(plan, Host::Brokered(broker))
 }
 
 /// Serves in this process.
@@ -155,7 +138,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let by_default = plan.uses_default_addrs();
     let umask = sys::umask::current();
     let operation = match &host {
-        Host::Direct { .. } => Some(Operation::new(&plan)?),
+        Host::Direct { .. } => Some(Operation::new(&plan, plan.running())?),
         Host::Brokered(_) => None,
     };
     let mut exports = exports::open(&plan.sources, plan.export_requirements(by_default), &host)?;
@@ -206,7 +189,6 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let live = Arc::new(live);
     exports.release();
     let stopped = engine.clone();
-    let reload = reload::handler(live.clone(), operation.as_ref(), plan.control.is_some());
     let stop = move || stopped.stop();
     let running = Arc::downgrade(&live);
     own.set_started(move || {
@@ -216,7 +198,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     });
     let signals = match &host {
         Host::Direct { .. } => {
-            let signals = signals::on_signal(stop, reload)?;
+            let signals = signals::on_signal(stop, reload_handler(&live, operation.as_ref()))?;
             if let Some(operation) = &operation {
                 let server: Arc<dyn Backend> = live.clone();
                 operation.report_ready(&server, false)?;
@@ -225,7 +207,9 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         }
         Host::Brokered(broker) => {
             broker.serve_requests(live.clone())?;
-            let signals = signals::on_parents_signal(stop, reload)?;
+            // The broker alone reads the configuration again.
+            let reload: Reload = Box::new(|| {});
+            let signals = signals::on_parents_signal(stop, Some(reload))?;
             broker.report_ready().map_err(Failure::new)?;
             signals
         }
@@ -261,6 +245,18 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     exports.traces.iter().try_for_each(|trace| trace.finish())?;
     added?;
     Ok(status)
+}
+
+/// Returns the handler of SIGHUP of a server of one process, or `None` if there is nothing to read
+/// again.
+fn reload_handler(live: &LiveServer, operation: Option<&Operation>) -> Option<Reload> {
+    let controller = operation.map(|it| it.controller().clone());
+    let controller = controller.filter(|_| live.is_reloadable())?;
+    Some(Box::new(move || {
+        if let Some(controller) = controller.get() {
+            controller.reload_on_signal();
+        }
+    }))
 }
 
 /// Starts the export to an OpenTelemetry collector, if `plan` has one.

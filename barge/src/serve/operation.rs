@@ -23,32 +23,30 @@ pub(super) struct Operation {
     pidfile: Option<PidFile>,
     control: Option<ControlServer>,
     ready: ReadyFormat,
-    /// The configuration as it is now, if requests can change it.
+    /// The configuration as it is now; `None` for `barge virtiofsd`.
     running: Option<Arc<Mutex<Config>>>,
-    /// Set once clients can connect, if requests can change the configuration.
+    /// Set once clients can connect.
     controller: Arc<OnceLock<Arc<Controller>>>,
 }
 
 impl Operation {
-    /// Locks the process id file of `plan`, and binds its control socket.
-    pub(super) fn new(plan: &Plan) -> Result<Operation, Failure> {
+    /// Locks the process id file of `plan`, whose configuration is `running`, and binds its control
+    /// socket.
+    pub(super) fn new(
+        plan: &Plan,
+        running: Option<Arc<Mutex<Config>>>,
+    ) -> Result<Operation, Failure> {
         let control = plan.control.as_ref();
         Ok(Operation {
             pidfile: plan.pidfile.as_deref().map(PidFile::lock).transpose()?,
             control: control.map(ControlServer::bind).transpose()?,
             ready: plan.ready,
-            running: control.and_then(|_| Some(Arc::new(Mutex::new(plan.file.clone()?)))),
+            running,
             controller: Arc::default(),
         })
     }
 
-    /// Returns the configuration as it is now, if requests can change it.
-    pub(super) fn running(&self) -> Option<&Arc<Mutex<Config>>> {
-        self.running.as_ref()
-    }
-
-    /// Returns the controller, which is set once clients can connect to a server with a control
-    /// socket.
+    /// Returns the controller, which is set once clients can connect.
     pub(super) fn controller(&self) -> &Arc<OnceLock<Arc<Controller>>> {
         &self.controller
     }
@@ -70,9 +68,12 @@ impl Operation {
             ReadyFormat::Text => "ready\n".to_owned(),
             ReadyFormat::Json => format!("{}\n", with_server(listing)),
         };
-        if let (Some(control), Some(running)) = (&self.control, &self.running) {
+        if let Some(running) = &self.running {
             let controller = Arc::new(Controller::new(server.clone(), running.clone()));
-            control.start(self.controller.get_or_init(|| controller).clone())?;
+            let controller = self.controller.get_or_init(|| controller).clone();
+            self.control
+                .as_ref()
+                .map_or(Ok(()), |control| control.start(controller))?;
         }
         let text = if upgraded { "" } else { &text };
         announce(text)?;

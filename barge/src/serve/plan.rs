@@ -1,10 +1,13 @@
-//! The plan of a server: all command lines and configuration files that serve are parsed into it.
+//! The plan of a server: all configurations that serve are parsed into it, whether they come from a
+//! command line or from a file.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::FromArgMatches;
 use engine::{Timeouts, Tuning};
+use parking_lot::Mutex;
 use transports::Addr;
 use vfs::{HandleKey, LocalUsers};
 
@@ -17,19 +20,18 @@ use super::endpoint::Endpoint;
 use super::endpoints;
 use super::exports;
 use super::handle_key;
-use super::host::Host;
 use super::opener::ExportRequirements;
 use super::recovery::etcd;
 use super::share::{Share, Sources};
 use super::users;
 use crate::Failure;
 use crate::config::{Config, ConfigErrors};
-use crate::source::{DEFAULT_SOURCE, NamedSource, Source};
+use crate::source::NamedSource;
 
 pub(super) struct Plan {
     pub(super) sources: Sources,
-    /// The configuration file, if there is one; it is read again on SIGHUP.
-    pub(super) file: Option<Config>,
+    /// The configuration that this is the plan of; `None` for `barge virtiofsd`.
+    pub(super) config: Option<Config>,
     /// The protocols, in the order of the ready message.
     pub(super) endpoints: Vec<Box<dyn Endpoint>>,
     /// The group whose members may connect to Unix sockets.
@@ -58,22 +60,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan of a command line without a configuration file.
-    pub(super) fn from_args(args: &ServeArgs) -> Result<Plan, Failure> {
-        let current = NamedSource {
-            name: None,
-            source: Source::Tree(sources::Source::HostDir(DEFAULT_SOURCE.into())),
-        };
-        let (sources, read_only) = match args.sources.as_slice() {
-            [] => (vec![current], true),
-            sources => (sources.to_vec(), false),
-        };
-        args.share.check_single_source(args.sources.len())?;
-        let share = |named: NamedSource| args.share.plan(named, read_only);
-        let shares = sources.into_iter().map(share).collect::<Result<_, _>>()?;
-        Plan::from_shares(args, shares, None)
-    }
-
     /// Returns the plan of `config`.
     pub(super) fn from_config(config: &Config) -> Result<Plan, Failure> {
         let plan = Plan::of_settings(config)?;
@@ -103,11 +89,24 @@ impl Plan {
                 name: share.name.clone(),
                 source: share.source.1.clone(),
             };
-            args(config.share_matches(share))?.share.plan(named, false)
+            args(config.share_matches(share))?
+                .share
+                .plan(named, config.files())
         });
         let shares: Vec<_> = shares.collect::<Result<_, _>>()?;
         all.share.check_single_source(shares.len() + others)?;
-        Plan::from_shares(&all, shares, Some(config))
+        Plan::from_shares(&all, shares, config)
+    }
+
+    /// Returns the configuration at the start, which changes of the server keep up to date.
+    pub(super) fn running(&self) -> Option<Arc<Mutex<Config>>> {
+        let config = self.config.clone();
+        config.map(|config| Arc::new(Mutex::new(config)))
+    }
+
+    /// Returns the configuration, if shares and endpoints may change while the server runs.
+    pub(super) fn changeable_config(&self) -> Option<&Config> {
+        self.config.as_ref().filter(|config| config.can_change())
     }
 
     /// Reads the certificates for the export to an OpenTelemetry collector, before confinement.
@@ -118,13 +117,8 @@ impl Plan {
             .map_or(Ok(()), crate::otel::Config::load_certificates)
     }
 
-    /// Returns the plan to serve `shares` with the options `args`, which `file` has if it is not
-    /// `None`.
-    fn from_shares(
-        args: &ServeArgs,
-        shares: Vec<Share>,
-        file: Option<&Config>,
-    ) -> Result<Plan, Failure> {
+    /// Returns the plan to serve `shares` with the options `args` of `config`.
+    fn from_shares(args: &ServeArgs, shares: Vec<Share>, config: &Config) -> Result<Plan, Failure> {
         #[cfg(feature = "otel")]
         let otlp = crate::otel::Config::new(args.observability.otlp.as_ref());
         let tuning = tuning(args);
@@ -147,11 +141,11 @@ impl Plan {
                 shares,
                 client_lists: args.identity.export.clone(),
                 socket_group: users::socket_group(args.identity.socket_group.as_deref())?,
-                reloadable: file.is_some(),
+                reloadable: config.can_change(),
                 kernel_handles: false,
                 record_calls: args.observability.record_calls.clone(),
             },
-            file: file.cloned(),
+            config: Some(config.clone()),
             endpoints: endpoints::from_args(args)?,
             socket_group: args.identity.socket_group.clone(),
             trust: args
@@ -254,12 +248,6 @@ pub(super) fn changeable_addrs(plan: &Plan) -> Vec<String> {
 /// found. Sources are not opened.
 pub(crate) fn read_config(path: &Path) -> Result<Config, ConfigErrors> {
     Config::read(path).and_then(checked)
-}
-
-/// Does [`read_config`] with a file of `host`.
-pub(super) fn read_config_of(path: &Path, host: &Host) -> Result<Config, ConfigErrors> {
-    let text = host.read(path);
-    Config::of_bytes(path, text).and_then(checked)
 }
 
 /// Returns `config` if it can be served, as far as this is known before anything is opened.

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use vfs::{Caller, Name};
 
-use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
 
 fn config(what: &str, file: &Path) -> Output {
     let mut command = Command::new(BARGE);
@@ -438,4 +438,118 @@ fn a_share_that_says_so_hands_its_files_over() {
             assert_eq!(text, handed, "{all} {of_a} {of_b}: {name}, asked: {asks}");
         }
     }
+}
+
+/// Kills all processes that serve, and waits until others have taken their places.
+fn crash(served: &ServerProcess) {
+    let killed = served.serving_ids();
+    for &id in &killed {
+        let pid = Pid::from_raw(id as i32).expect("a process");
+        kill_process(pid, Signal::KILL).expect("it runs");
+    }
+    wait_until("others serve", || {
+        let now = served.serving_ids();
+        now.len() == killed.len() && !now.iter().any(|id| killed.contains(id))
+    });
+}
+
+#[test]
+fn after_a_crash_is_served_what_was_loaded_whatever_is_in_the_files() {
+    let list = |dir: &TempDir| dir.path().join("list");
+    let changes: [(&str, fn(&TempDir)); 5] = [
+        ("half a table", |dir| {
+            write(dir, &format!("{GLOBAL}{}[[share", share(dir, "a", "")));
+        }),
+        ("no file", |dir| {
+            std::fs::remove_file(dir.path().join("barge.toml")).expect("removed");
+        }),
+        ("another share and address", |dir| {
+            let shares = share(dir, "a", "") + &share(dir, "b", "");
+            write(dir, &format!("9p = 'tcp:127.0.0.1:1'\n{shares}"));
+        }),
+        ("another list of paths", |dir| {
+            std::fs::write(dir.path().join("list"), "g\n").expect("written");
+        }),
+        ("no list of paths", |dir| {
+            std::fs::remove_file(dir.path().join("list")).expect("removed");
+        }),
+    ];
+    for (change, make) in changes {
+        let place = Fixture::new(|dir| {
+            std::fs::write(list(dir), "f\n").expect("written");
+            std::fs::write(dir.path().join("a/g"), "hidden").expect("written");
+            let only = format!("only = '{}'", list(dir).display());
+            share(dir, "a", &only)
+        });
+        make(&place.dir);
+        crash(&place.served);
+        for url in place.urls() {
+            let client = Client::open(&url).expect(change);
+            assert_eq!(names_in(&client), ["a"], "{change}");
+            let files = client.read_dir("a").expect(change).into_iter();
+            let files: Vec<_> = files.map(|it| it.name().to_owned()).collect();
+            assert_eq!(files, ["f"], "{change}");
+        }
+        assert!(place.served.stop().success(), "{change}");
+    }
+}
+
+#[test]
+fn guests_go_on_when_their_processes_crash_while_the_file_is_half_edited() {
+    let sockets = tempfile::tempdir().expect("a directory");
+    let socket = |name: &str| sockets.path().join(name).display().to_string();
+    let device = |name: &str| format!("virtiofs = '{}'", socket(name));
+    let tables = |dir: &TempDir| {
+        let shares = share(dir, "a", &device("a")) + &share(dir, "b", &device("b"));
+        shares + &share(dir, "c", &device("c"))
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    for name in ["a", "b", "c"] {
+        std::fs::create_dir(dir.path().join(name)).expect("made");
+        std::fs::write(dir.path().join(name).join("f"), name).expect("written");
+    }
+    write(&dir, &tables(&dir));
+    let mut command = Command::new(BARGE);
+    let file = dir.path().join("barge.toml");
+    command.args(["serve", "--config"]).arg(&file);
+    let served = ServerProcess::run(command);
+    let guests = ["a", "b", "c"].map(|name| {
+        let guest = Client::open(&format!("virtiofs:{}", socket(name))).expect("connected");
+        (name, guest)
+    });
+    write(&dir, &format!("{}[[share", tables(&dir)));
+    for _ in 0..3 {
+        crash(&served);
+        for (name, guest) in &guests {
+            assert_eq!(guest.read("f").expect("read"), name.as_bytes());
+        }
+    }
+    // A share that is gone ends its own process's service alone.
+    write(&dir, &share(&dir, "a", &device("a")));
+    let pid = Pid::from_raw(served.id() as i32).expect("a process");
+    kill_process(pid, Signal::HUP).expect("asked");
+    wait_until("devices of removed shares are closed", || {
+        !sockets.path().join("b").exists()
+    });
+    assert_eq!(guests[0].1.read("f").expect("read"), b"a");
+    drop(guests);
+    assert!(served.stop().success());
+}
+
+#[test]
+fn a_process_that_serves_has_no_options_in_its_command_line() {
+    let mut command = Command::new(BARGE);
+    let dir = tempfile::tempdir().expect("a directory");
+    command.args(["serve", "-v", "--9p=tcp:127.0.0.1:0"]);
+    let source = dir.path().display();
+    command.args([format!("a={source}"), format!("b={source}")]);
+    let served = ServerProcess::run(command);
+    let id = served.serving_id();
+    assert_ne!(id, served.id());
+    let line = std::fs::read(format!("/proc/{id}/cmdline")).expect("it runs");
+    let line = String::from_utf8_lossy(&line);
+    let arguments: Vec<_> = line.split_terminator('\0').skip(1).collect();
+    assert_eq!(arguments, ["serve", "-v", "--log-format=text"]);
+    let client = Client::open(&format!("9p://127.0.0.1:{}/", served.port())).expect("connected");
+    assert_eq!(names_in(&client), ["a", "b"]);
 }

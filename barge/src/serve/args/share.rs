@@ -1,9 +1,7 @@
 //! The options of a share, which each share of a configuration file may set on its own.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -18,6 +16,7 @@ use vfs::LocalUsers;
 use super::access::AdmittedUser;
 use super::{IDENTITY, LIMITS, OBSERVABILITY, SOURCES};
 use crate::Failure;
+use crate::config::files::Files;
 use crate::disk_cache::DiskCacheArgs;
 use crate::serve::share::Share;
 use crate::source::{NamedSource, Source};
@@ -192,14 +191,14 @@ pub(crate) enum IdentityArg {
 }
 
 impl ShareArgs {
-    /// Returns the share of `named`. It is read-only if `read_only` or the options say so.
+    /// Returns the share of `named`. Lists of paths are among `files`.
     pub(in crate::serve) fn plan(
         &self,
         named: NamedSource,
-        read_only: bool,
+        files: &Files,
     ) -> Result<Share, Failure> {
         let source = self.disk_cache.apply_to(&named.source);
-        let hidden = self.hidden(&source)?;
+        let hidden = self.hidden(&source, files)?;
         Ok(Share {
             named: NamedSource {
                 source: source
@@ -222,7 +221,7 @@ impl ShareArgs {
             fd_passing: self.fd_passing,
             ids: self.ids()?,
             xattrs: self.xattrmap.clone(),
-            access: self.access.plan(read_only),
+            access: self.access.plan(),
             limits: Limits {
                 share: self.limits.limit.unwrap_or_default(),
                 client: self.limits.client_limit.unwrap_or_default(),
@@ -235,19 +234,21 @@ impl ShareArgs {
         self.access.admitted()
     }
 
-    /// Returns the files that are read when the share is planned.
+    /// Returns the files that are read when the source is opened.
     fn files(&self) -> Vec<PathBuf> {
         let keys = self.verify_key.iter().chain(&self.cosign_key);
-        keys.chain(&self.only).cloned().collect()
+        keys.cloned().collect()
     }
 
     /// Returns the rules that hide paths of `source`.
-    fn hidden(&self, source: &Source) -> Result<Rules, Failure> {
+    fn hidden(&self, source: &Source, files: &Files) -> Result<Rules, Failure> {
         let Some(file) = &self.only else {
             return Ok(Rules::new(self.hide.clone(), None));
         };
         let failed = |error: String| Failure::new(format!("{}: {error}", file.display()));
-        let text = read_list(file).map_err(|error| failed(error.to_string()))?;
+        let text = files
+            .read(file)
+            .map_err(|error| failed(error.to_string()))?;
         let prefix = match source {
             Source::Tree(sources::Source::HostDir(dir)) => dir.as_os_str().as_bytes(),
             _ => b"",
@@ -308,9 +309,8 @@ impl AccessArgs {
         LocalUsers::Users(users.into())
     }
 
-    /// Returns the terms of a share, which is read-only if `read_only` or the options say so. The
-    /// clients are set elsewhere.
-    fn plan(&self, read_only: bool) -> AccessPolicy {
+    /// Returns the terms of a share. The clients are set elsewhere.
+    fn plan(&self) -> AccessPolicy {
         let mode = match self.squash {
             SquashArg::None => SquashMode::None,
             SquashArg::RemoteRoot => SquashMode::RemoteRoot,
@@ -323,7 +323,7 @@ impl AccessArgs {
                 uid: self.anon_uid,
                 gid: self.anon_gid,
             },
-            read_only: read_only || self.read_only,
+            read_only: self.read_only,
             admission: Arc::new(Admission::new(None, self.admitted(), None)),
         }
     }
@@ -334,21 +334,4 @@ fn quota(text: &str) -> Result<u64, String> {
     remote::bytes(text)
         .filter(|&bytes| bytes > 0)
         .ok_or_else(|| format!("expected a size, such as 10G, got '{text}'"))
-}
-
-/// The maximum size in bytes of a list of paths.
-const MAX_LIST: u64 = 256 << 20;
-
-/// Reads a list of paths.
-fn read_list(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let read = File::open(path)?
-        .take(MAX_LIST + 1)
-        .read_to_end(&mut text)?;
-    match read as u64 > MAX_LIST {
-        true => Err(io::Error::other(format!(
-            "expected at most {MAX_LIST} bytes"
-        ))),
-        false => Ok(text),
-    }
 }

@@ -18,13 +18,14 @@ use transports::{Addr, DatagramSocket, Listener};
 
 use super::connections;
 use super::kept_devices::DeviceChannel;
-use super::message::{MAX_FIGURES, Reply, Request, Wanted};
+use super::message::{MAX_CONFIGURATION, MAX_FIGURES, Reply, Request, Wanted};
 use super::parts::Part;
 use crate::Failure;
 use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
+use crate::config::Config;
 use crate::serve::handle_key;
-use crate::serve::live::{LiveServer, ReloadResult};
+use crate::serve::live::{LiveRequest, LiveServer};
 use crate::serve::plan::Plan;
 use crate::serve::recovery::{SharedState, brokered};
 use crate::status::{Check, CheckKind, Figures, Status};
@@ -48,6 +49,8 @@ pub(super) struct ChildOptions {
     pub(super) restarted: bool,
     /// Whether default addresses are used.
     pub(super) default_addrs: bool,
+    /// The number of parts of the server.
+    pub(super) parts: usize,
 }
 
 /// Returns the number of sockets that a service manager has passed to the broker of this process,
@@ -83,8 +86,24 @@ impl BrokerClient {
 
     /// Limits `plan` to the part that this process serves.
     pub(in crate::serve) fn limit(&self, plan: &mut Plan) {
-        let count = Part::all(plan).len();
-        self.options.part.limit(plan, count);
+        self.options.part.limit(plan, self.options.parts);
+    }
+
+    /// Returns the plan of the part that this process serves.
+    pub(in crate::serve) fn plan(&self) -> Result<Plan, Failure> {
+        let mut text = Vec::new();
+        let passed = self.descriptor(&Request::Configuration);
+        let read = passed.and_then(|passed| {
+            File::from(passed)
+                .take(MAX_CONFIGURATION)
+                .read_to_end(&mut text)
+        });
+        read.map_err(Failure::new)?;
+        let config: Config = serde_json::from_slice(&text).map_err(Failure::new)?;
+        let mut plan = Plan::of_settings(&config)?;
+        plan.default_addrs = Some(self.options.default_addrs);
+        self.limit(&mut plan);
+        Ok(plan)
     }
 
     /// Returns the broker's process id.
@@ -100,11 +119,6 @@ impl BrokerClient {
     /// Returns whether this process replaces one that has crashed.
     pub(in crate::serve) fn has_restarted(&self) -> bool {
         self.options.restarted
-    }
-
-    /// Returns whether default addresses are used, as decided at the start of the server.
-    pub(in crate::serve) fn uses_default_addrs(&self) -> bool {
-        self.options.default_addrs
     }
 
     fn ask(&self, request: &Request) -> io::Result<(Reply, Option<OwnedFd>)> {
@@ -164,13 +178,6 @@ impl BrokerClient {
         self.ask(&Request::Close { addr }).map(drop)
     }
 
-    /// Returns the configuration as it is now, with changes by requests.
-    pub(in crate::serve) fn running_set(&self) -> io::Result<Vec<u8>> {
-        let mut text = Vec::new();
-        File::from(self.descriptor(&Request::RunningSet)?).read_to_end(&mut text)?;
-        Ok(text)
-    }
-
     pub(in crate::serve) fn bind_udp(&self, host: &str, port: u16) -> io::Result<DatagramSocket> {
         let host = host.to_owned();
         let socket = self.descriptor(&Request::BindUdp { host, port })?;
@@ -214,11 +221,6 @@ impl BrokerClient {
         self.descriptor(&Request::Create { path }).map(Into::into)
     }
 
-    /// Reports that the configuration has been read again, with this result.
-    pub(in crate::serve) fn report_reloaded(&self, result: ReloadResult) -> io::Result<()> {
-        self.ask(&Request::Reloaded(result)).map(drop)
-    }
-
     /// Returns the figures for the status page: `figures`, which are those of this process, or in
     /// the process of the status page those of all parts.
     pub(in crate::serve) fn share_figures(
@@ -252,11 +254,14 @@ impl BrokerClient {
                     // The process ends after that, which closes the socket.
                     Wanted::HandOver => live.hand_over(),
                     // It may wait for requests in flight, or for another change.
-                    Wanted::Live(request) => {
+                    Wanted::Live => {
                         let live = live.clone();
                         let thread = std::thread::Builder::new().name("barge-change".into());
                         // On failure, the closed socket is an error of the request.
-                        let _ = thread.spawn(move || send_json(to, &live.handle(request)));
+                        let _ = thread.spawn(move || match live_request(&to) {
+                            Ok(request) => send_json(to, &live.handle(request)),
+                            Err(error) => tracing::error!("a request of the broker: {error}"),
+                        });
                     }
                 }
             }
@@ -302,6 +307,14 @@ impl BrokerClient {
     pub(in crate::serve) fn report_ready(&self) -> io::Result<()> {
         self.ask(&Request::Ready).map(drop)
     }
+}
+
+/// Reads the request of [`Wanted::Live`].
+fn live_request(from: &OwnedFd) -> io::Result<LiveRequest> {
+    let mut text = Vec::new();
+    let socket = UnixStream::from(from.try_clone()?);
+    socket.take(MAX_CONFIGURATION).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 /// Sends a reply; the other end may have given up.
@@ -438,6 +451,7 @@ mod tests {
             namespaces: true,
             restarted: false,
             default_addrs: true,
+            parts: 3,
         };
         let text = serde_json::to_string(&options).expect("JSON");
         let parsed: ChildOptions = serde_json::from_str(&text).expect("options");

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::parts::Part;
 use crate::child::users::{Found, Query};
 use crate::serve::handle_key;
-use crate::serve::live::{LiveRequest, ReloadResult};
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,9 +21,9 @@ pub(super) enum Request {
     Listen { addr: String, place: usize },
     /// Closes the sockets that [`Request::Listen`] has opened at an address.
     Close { addr: String },
-    /// Asks for the shares and endpoints as they are now, a configuration file that is read from
-    /// the passed descriptor.
-    RunningSet,
+    /// Asks for the configuration of the part that the process serves, which is read from the
+    /// passed descriptor.
+    Configuration,
     /// Binds a UDP socket at a host of the configuration.
     BindUdp { host: String, port: u16 },
     /// Connects a UDP socket to an NFS client, from an address that NFS is served at.
@@ -42,8 +41,6 @@ pub(super) enum Request {
     Users(Query),
     /// Clients are served.
     Ready,
-    /// The configuration has been read again, with this result.
-    Reloaded(ReloadResult),
     /// Connects to an OpenTelemetry collector of the configuration.
     #[cfg(feature = "otel")]
     ConnectCollector { host: String, port: u16 },
@@ -72,9 +69,13 @@ pub(super) enum Wanted {
     },
     /// Hand connections over and end. Only the broker sends it.
     HandOver,
-    /// A request about the running set, whose reply is a result. Only the broker sends it.
-    Live(LiveRequest),
+    /// A request about the running set: a [`LiveRequest`](crate::serve::live::LiveRequest), which
+    /// precedes its reply, a result, on the passed socket. Only the broker sends it.
+    Live,
 }
+
+/// Maximum size of a configuration, with the files that it names, in bytes.
+pub(super) const MAX_CONFIGURATION: u64 = 1 << 30;
 
 /// Maximum size of the figures of a process in bytes.
 pub(super) const MAX_FIGURES: u64 = 4 << 20;

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Config;
 use crate::serve::activation;
 use crate::serve::args::confinement::Processes;
+use crate::serve::live::LiveRequest;
 use crate::serve::plan::Plan;
 
 /// A part of a server.
@@ -86,12 +88,33 @@ impl Part {
                 _ => otlp.metrics = None,
             }
         }
-        if let Some(config) = &mut plan.file {
-            config.retain_shares(|name| *self == Part::Share(name.to_owned()));
+        if let Some(config) = &mut plan.config {
+            self.limit_config(config);
         }
         plan.part = self.clone();
         let share = plan.tuning.memory / count.max(1);
         plan.tuning.memory = share.max(MIN_MEMORY).min(plan.tuning.memory);
+    }
+
+    /// Limits `config`, which is that of the whole server, to the shares of this part.
+    pub(super) fn limit_config(&self, config: &mut Config) {
+        match self {
+            Part::Whole => {}
+            Part::Share(own) => config.retain_shares(|name| name == own),
+            Part::Status => config.retain_shares(|_| false),
+        }
+    }
+
+    /// Limits the configuration of `request` to the shares of this part.
+    pub(super) fn limit_request(&self, request: &LiveRequest) -> LiveRequest {
+        let mut request = request.clone();
+        if let LiveRequest::Reload {
+            config: Some(config),
+        } = &mut request
+        {
+            self.limit_config(config);
+        }
+        request
     }
 
     /// Returns the name of the part for messages.

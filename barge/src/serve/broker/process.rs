@@ -32,8 +32,6 @@ pub(super) struct Process {
     pub(super) killed: AtomicBool,
     /// Whether it has a root of its own.
     pub(super) rooted: AtomicBool,
-    /// Whether it is reading the configuration again.
-    pub(super) reloading: AtomicBool,
     /// The number of processes that were started.
     pub(super) starts: AtomicUsize,
 }

@@ -67,12 +67,6 @@ impl Permitted {
                 .read
                 .extend(endpoint.files().into_iter().map(Path::to_owned));
         }
-        permitted.read.extend(
-            plan.file
-                .iter()
-                .filter_map(|file| file.file())
-                .map(Path::to_owned),
-        );
         #[cfg(feature = "otel")]
         if let Some(otlp) = &plan.otlp {
             permitted.collectors.extend(otlp.addresses());
@@ -305,7 +299,7 @@ impl Responder {
                 self.devices.remove(&addr);
                 Ok((Reply::Done, None))
             }
-            Request::RunningSet => broker.running_set().map(descriptor),
+            Request::Configuration => broker.configuration(process).map(descriptor),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
             Request::ConnectUdp { from, to } => match self.permitted.lock().may_call(from) {
                 true => connect_udp(from, to).map(descriptor),
@@ -334,10 +328,6 @@ impl Responder {
                 broker.note_ready(process);
                 Ok((Reply::Done, None))
             }
-            Request::Reloaded(result) => {
-                broker.note_reloaded(process, result);
-                Ok((Reply::Done, None))
-            }
             // The status page alone sees other parts.
             Request::Parts | Request::Figures { .. } if process.part != Part::Status => {
                 Err(refused())
@@ -348,7 +338,7 @@ impl Responder {
                 Ok((Reply::Parts { parts }, None))
             }
             Request::Figures {
-                wanted: Wanted::Live(_) | Wanted::HandOver,
+                wanted: Wanted::Live | Wanted::HandOver,
                 ..
             } => Err(refused()),
             Request::Figures { part, wanted } => broker.figures(&part, wanted).map(descriptor),

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ::command::log::LogArgs;
 use concurrency::ThreadPool;
 use parking_lot::Mutex;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
@@ -28,10 +30,9 @@ use super::upgrade::{self, PartSockets, Successor, TakenOver, Upgrade};
 use crate::child::{self, ChildNamespaces, End, message};
 use crate::config::Config;
 use crate::kept_files::KeptLimit;
-use crate::serve::args::ServeArgs;
 use crate::serve::control::{Backend, Controller};
 use crate::serve::handle_key;
-use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest, ReloadResult};
+use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
 use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
 use crate::serve::recovery::brokered;
@@ -59,16 +60,16 @@ const FAILURES: (usize, Duration) = (5, Duration::from_secs(10));
 /// That pause.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves `plan` in further processes, until they end. `again` returns another such plan.
+/// Serves `plan` in further processes, which log as `log` says, until they end.
 pub(in crate::serve) fn run(
     plan: Plan,
-    again: &dyn Fn() -> Result<Plan, Failure>,
+    log: &LogArgs,
     taken_over: Option<TakenOver>,
 ) -> CommandResult {
-    let broker = Broker::new(plan, again, taken_over)?;
-    let file = broker.plan.file.as_ref().and_then(Config::file);
+    let broker = Broker::new(plan, log.arguments(), taken_over)?;
+    let reads_file = broker.running.lock().file().is_some();
     let mut endpoints = broker.plan.endpoints.iter();
-    let reloads = file.is_some() || endpoints.any(|one| one.is_reloadable());
+    let reloads = reads_file || endpoints.any(|one| one.is_reloadable());
     let (stopped, reloaded) = (broker.clone(), broker.clone());
     let reload: Reload = Box::new(move || reloaded.reload());
     let stop = move || stopped.stop_or_store();
@@ -132,10 +133,10 @@ fn unreachable_errors(paths: &[VisiblePath], known: &[VisiblePath]) -> Vec<Strin
     unknown.map(error).collect()
 }
 
-/// Returns the socket for requests of the first process of `args`, for a fuzz target. The process
+/// Returns the socket for requests of the first process of `config`, for a fuzz target. The process
 /// is not started.
-pub(crate) fn channel(args: &ServeArgs) -> Result<OwnedFd, Failure> {
-    let broker = Broker::new(Plan::from_args(args)?, &|| Plan::from_args(args), None)?;
+pub(crate) fn channel(config: &Config) -> Result<OwnedFd, Failure> {
+    let broker = Broker::new(Plan::from_config(config)?, Vec::new(), None)?;
     let (channel, _) = &broker.processes[0].childs_ends;
     channel.try_clone().map_err(Failure::new)
 }
@@ -156,6 +157,10 @@ pub(super) struct Broker {
     operation: Mutex<Option<Operation>>,
     /// The plan at the start.
     plan: Plan,
+    /// The configuration as it is now.
+    running: Arc<Mutex<Config>>,
+    /// The options of logging for the processes.
+    log: Vec<String>,
     /// The paths and files that each share needs.
     grants: Mutex<HashMap<String, Grant>>,
     /// The reason to stop, if it is not that of a process.
@@ -195,16 +200,18 @@ impl Broker {
     /// Returns the broker of `plan`, whose processes have not been started.
     pub(super) fn new(
         plan: Plan,
-        again: &dyn Fn() -> Result<Plan, Failure>,
+        log: Vec<String>,
         taken_over: Option<TakenOver>,
     ) -> Result<Arc<Broker>, Failure> {
+        let running = plan.running();
+        let running = running.ok_or_else(|| Failure::new("expected a configuration"))?;
         let upgraded = taken_over.is_some();
         let mut taken_over = taken_over.unwrap_or_default();
         let temporary_key = match taken_over.temporary_key {
             Some(key) => key,
             None => handle_key::temporary()?,
         };
-        let operation = Operation::new(&plan)?;
+        let operation = Operation::new(&plan, Some(running.clone()))?;
         let listen_fds = activation::listen_fds();
         let socket_group = users::socket_group(plan.socket_group.as_deref())?;
         let by_default = plan.uses_default_addrs();
@@ -214,7 +221,7 @@ impl Broker {
             let (channel, childs_channel) = message::pair().map_err(Failure::new)?;
             let (control, childs_control) = message::pair().map_err(Failure::new)?;
             channels.push(channel);
-            let mut plan = again()?;
+            let mut plan = Plan::of_settings(&running.lock())?;
             part.limit(&mut plan, parts.len());
             project_quota::apply(&plan.sources.shares);
             let permitted = Permitted::of(&plan, by_default, listen_fds);
@@ -234,7 +241,6 @@ impl Broker {
                 serving_since: Mutex::default(),
                 killed: AtomicBool::new(false),
                 rooted: AtomicBool::new(false),
-                reloading: AtomicBool::new(false),
                 starts: AtomicUsize::new(0),
             }));
         }
@@ -255,6 +261,8 @@ impl Broker {
             program: upgrade::program(),
             upgraded,
             plan,
+            running,
+            log,
         });
         for (process, channel) in broker.processes.iter().zip(channels) {
             broker.serve_requests(process, channel)?;
@@ -340,28 +348,16 @@ impl Broker {
         self.processes.iter().for_each(|process| process.stop());
     }
 
-    /// Reads the configuration again, makes its paths visible and lets the processes reload. With a
-    /// control socket, this is a change as any other.
+    /// Reads the configuration again, as a request for that does.
     fn reload(&self) {
         // The lock is not held meanwhile: a process that starts takes it, and so does the end.
-        if let Some(controller) = self.controller() {
-            return controller.reload_on_signal();
-        }
-        self.prepare_reload();
-        service::notify(&service::reloading());
-        let all: Vec<_> = self.serving().collect();
-        for process in &all {
-            process.reloading.store(true, Ordering::SeqCst);
-        }
-        if all.is_empty() {
-            service::notify_ready("ready");
-        }
-        for process in all {
-            process.signal(Signal::HUP);
+        match self.controller() {
+            Some(controller) => controller.reload_on_signal(),
+            None => tracing::warn!("reload: the server is starting"),
         }
     }
 
-    /// Returns the controller, once clients can connect to a server with a control socket.
+    /// Returns the controller, once clients can connect.
     fn controller(&self) -> Option<Arc<Controller>> {
         let operation = self.operation.lock();
         operation.as_ref()?.controller().get().cloned()
@@ -396,18 +392,12 @@ impl Broker {
         all.map(|it| it.starts.load(Ordering::SeqCst)).sum()
     }
 
-    /// Reads the configuration file again, and permits its files and sockets to the processes.
-    /// Returns what each share needs, or `None` if the file is invalid, which the processes report,
-    /// or if there is none.
-    fn prepare_reload(&self) -> Option<HashMap<String, Grant>> {
-        let config = self.plan.file.as_ref().and_then(Config::file);
-        let config = config.and_then(|path| plan::read_config(path).ok())?;
+    /// Permits the files and sockets of `config` to the processes. Returns what each share needs.
+    fn prepare_reload(&self, config: &Config) -> Result<HashMap<String, Grant>, Failure> {
         let by_default = self.plan.uses_default_addrs();
-        let grants = Grant::all(&Plan::from_config(&config).ok()?).collect();
+        let grants = Grant::all(&Plan::of_settings(config)?).collect();
         for process in self.serving() {
-            let Ok(mut new) = Plan::from_config(&config) else {
-                continue;
-            };
+            let mut new = Plan::of_settings(config)?;
             process.part.limit(&mut new, self.processes.len());
             if uses_network(&new) && !process.network {
                 tracing::error!("a source on another server takes a restart");
@@ -426,7 +416,7 @@ impl Broker {
                 }
             }
         }
-        Some(grants)
+        Ok(grants)
     }
 
     /// Returns those paths of `removed` that neither `grants` nor the state of the server need.
@@ -444,36 +434,18 @@ impl Broker {
         paths.filter(|path| !is_needed(path)).cloned().collect()
     }
 
-    /// Returns the configuration as it is now, if requests can change it.
-    fn running(&self) -> Option<Arc<Mutex<Config>>> {
-        let operation = self.operation.lock();
-        operation.as_ref().and_then(Operation::running).cloned()
-    }
-
-    /// Returns a descriptor to read the configuration as it is now from.
-    pub(super) fn running_set(&self) -> io::Result<OwnedFd> {
-        let running = self.running();
-        let running = running.ok_or_else(|| io::Error::other("it cannot change"))?;
-        let text = running.lock().text();
-        let mut file = File::from(memfd_create("barge-running-set", MemfdFlags::CLOEXEC)?);
-        file.write_all(text.as_bytes())?;
+    /// Returns the configuration of the part of `process` as it is now, in a file in memory that
+    /// nobody can change.
+    pub(super) fn configuration(&self, process: &Process) -> io::Result<OwnedFd> {
+        let mut config = self.running.lock().clone();
+        process.part.limit_config(&mut config);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(memfd_create("barge-configuration", flags)?);
+        file.write_all(&serde_json::to_vec(&config)?)?;
         file.rewind()?;
+        let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+        fcntl_add_seals(&file, seals)?;
         Ok(file.into())
-    }
-
-    /// Notes that `process` has reloaded, with this `status`, or has ended meanwhile. Has no effect
-    /// if it was not reloading.
-    pub(super) fn note_reloaded(&self, process: &Process, result: ReloadResult) {
-        let reloads = |process: &Arc<Process>| process.reloading.load(Ordering::SeqCst);
-        if !process.reloading.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        process
-            .responder
-            .end_reload(result == ReloadResult::Reloaded);
-        if !self.processes.iter().any(reloads) {
-            service::notify_ready(result.status());
-        }
     }
 
     /// Notes that `process` serves. When all of them do, says so and runs the command of `--run`.
@@ -561,6 +533,35 @@ impl Broker {
         let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
         message::send(process.control.as_fd(), wanted, Some(there.as_fd()))?;
         Ok(here)
+    }
+
+    /// Sends a request about the running set to `process`, and waits for the reply.
+    fn request_of(
+        &self,
+        process: &Process,
+        request: &LiveRequest,
+        timeout: Duration,
+    ) -> Result<Value, LiveError> {
+        let asked = || -> io::Result<Vec<u8>> {
+            let mut socket = UnixStream::from(self.ask(process, &Wanted::Live)?);
+            socket.set_write_timeout(Some(timeout))?;
+            socket.set_read_timeout(Some(timeout))?;
+            socket.write_all(&serde_json::to_vec(request)?)?;
+            socket.shutdown(Shutdown::Write)?;
+            let mut text = Vec::new();
+            socket.take(MAX_FIGURES).read_to_end(&mut text)?;
+            Ok(text)
+        };
+        let text = asked().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                let message = format!("{} does not answer", process.part.title());
+                LiveError::new(ErrorCode::Timeout, message)
+            }
+            _ => failed_of(process, &error),
+        })?;
+        let reply: Result<Value, LiveError> =
+            serde_json::from_slice(&text).map_err(|error| failed_of(process, &error))?;
+        reply
     }
 
     /// Starts processes for the part of `process` until one ends by itself, and returns its exit
@@ -674,8 +675,7 @@ impl Broker {
         if self.stopping.load(Ordering::SeqCst) {
             return "the server was stopped".into();
         }
-        let running = self.running();
-        let running = running.map(|running| running.lock().text());
+        let running = self.running.lock().clone();
         let all = self.processes.iter();
         let sockets: Vec<(Part, PartSockets)> = all
             .map(|process| (process.part.clone(), process.responder.take_sockets()))
@@ -683,6 +683,8 @@ impl Broker {
         match (successor, &self.program) {
             (Successor::ServiceManager, _) => {
                 self.stopping.store(true, Ordering::SeqCst);
+                // A restart reads a file again, but for changes by requests.
+                let running = self.plan.control.is_some().then_some(running);
                 if let Err(error) = upgrade::store(sockets, running, self.temporary_key) {
                     tracing::error!("connections were not stored: {error}");
                 }
@@ -690,7 +692,7 @@ impl Broker {
             }
             (Successor::Program, program) => {
                 let program = program.as_deref().unwrap_or(Path::new("barge"));
-                let error = upgrade::execute(program, &sockets, running, self.temporary_key);
+                let error = upgrade::execute(program, &sockets, Some(running), self.temporary_key);
                 for (process, (_, sockets)) in self.processes.iter().zip(sockets) {
                     process.responder.restore_sockets(sockets);
                 }
@@ -716,7 +718,6 @@ impl Broker {
             *process.child.lock() = None;
             let status = child.wait()?;
             process.serving.store(false, Ordering::SeqCst);
-            self.note_reloaded(process, ReloadResult::Reloaded);
             Ok(End::of(status))
         };
         ended().unwrap_or_else(|error| End::Crash(format!("cannot be started: {error}")))
@@ -727,7 +728,10 @@ impl Broker {
         // Inherited, unlike the originals.
         let (channel, control) = &process.childs_ends;
         let (channel, control) = (rustix::io::dup(channel)?, rustix::io::dup(control)?);
-        self.namespaces.start(child::command(), |namespaces| {
+        // The process asks for all other options, and nobody reads them in its command line.
+        let arguments = std::iter::once("serve".to_owned()).chain(self.log.iter().cloned());
+        let command = child::command_with(arguments);
+        self.namespaces.start(command, |namespaces| {
             let rooted = namespaces && !process.network;
             process.rooted.store(rooted, Ordering::SeqCst);
             ChildOptions {
@@ -739,6 +743,7 @@ impl Broker {
                 namespaces,
                 restarted,
                 default_addrs: self.plan.uses_default_addrs(),
+                parts: self.processes.len(),
             }
         })
     }
@@ -756,54 +761,49 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for processes to hand their connections over; requests have some seconds to be answered.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Returns the error of a request that `process` has not answered.
+fn failed_of(process: &Process, why: &dyn std::fmt::Display) -> LiveError {
+    let message = format!("{}: {why}", process.part.title());
+    LiveError::new(ErrorCode::Failed, message)
+}
+
 impl Backend for Broker {
     fn request(&self, request: LiveRequest) -> Result<Value, LiveError> {
         let drain = match &request {
             LiveRequest::Drain { timeout, .. } => *timeout,
             _ => Duration::ZERO,
         };
+        let timeout = REQUEST_TIMEOUT + drain;
         let mut listing: Option<Listing> = None;
+        let mut reloaded: Option<Result<Value, LiveError>> = None;
         for process in self.ready_processes() {
             // The status page has no share, and its address does not change.
-            if process.part == Part::Status && request != LiveRequest::List {
+            if process.part == Part::Status && !matches!(request, LiveRequest::List) {
                 continue;
             }
-            let wanted = Wanted::Live(request.clone());
-            let failed = |error: &dyn std::fmt::Display| {
-                LiveError::new(
-                    ErrorCode::Failed,
-                    format!("{}: {error}", process.part.title()),
-                )
-            };
-            let socket = self.ask(process, &wanted).map_err(|error| failed(&error))?;
-            let socket = UnixStream::from(socket);
-            let timeout = Some(REQUEST_TIMEOUT + drain);
-            socket
-                .set_read_timeout(timeout)
-                .map_err(|error| failed(&error))?;
-            let mut text = Vec::new();
-            let read = socket.take(MAX_FIGURES).read_to_end(&mut text);
-            read.map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => {
-                    let message = format!("{} does not answer", process.part.title());
-                    LiveError::new(ErrorCode::Timeout, message)
+            let request = process.part.limit_request(&request);
+            let reply = self.request_of(process, &request, timeout);
+            match request {
+                LiveRequest::List => {
+                    let part = serde_json::from_value(reply?);
+                    let part: Listing = part.map_err(|why| failed_of(process, &why))?;
+                    let all = listing.get_or_insert_default();
+                    all.shares.extend(part.shares);
+                    all.endpoints.extend(part.endpoints);
                 }
-                _ => failed(&error),
-            })?;
-            let reply: Result<Value, LiveError> =
-                serde_json::from_slice(&text).map_err(|error| failed(&error))?;
-            // A server with a control socket has one process.
-            if request != LiveRequest::List {
-                return reply;
+                // The failure of one part is not that of others.
+                LiveRequest::Reload { .. } => {
+                    let before = reloaded.take().unwrap_or(Ok(json!({})));
+                    reloaded = Some(before.and(reply));
+                }
+                // A server with a control socket has one process.
+                _ => return reply,
             }
-            let part: Listing = serde_json::from_value(reply?).map_err(|error| failed(&error))?;
-            let all = listing.get_or_insert_default();
-            all.shares.extend(part.shares);
-            all.endpoints.extend(part.endpoints);
         }
-        match listing {
-            Some(listing) => Ok(json!(listing)),
-            None => Err(LiveError::new(ErrorCode::Failed, "the server is starting")),
+        match (listing, reloaded) {
+            (Some(listing), _) => Ok(json!(listing)),
+            (None, Some(reloaded)) => reloaded,
+            (None, None) => Err(LiveError::new(ErrorCode::Failed, "the server is starting")),
         }
     }
 
@@ -883,17 +883,23 @@ impl Backend for Broker {
         failed(&self.hand_over())
     }
 
-    fn reload(&self) -> Result<(), LiveError> {
-        service::notify(&service::reloading());
+    fn reload(&self, config: Option<&Config>) -> Result<(), LiveError> {
         let mut attempts = RELOAD_ATTEMPTS;
         let (grants, reloaded) = loop {
             self.wait_until_serving();
             let starts = self.starts();
-            let grants = self.prepare_reload();
-            let reloaded = self.request(LiveRequest::Reload);
+            let grants = config.map(|config| self.prepare_reload(config));
+            let grants = grants.transpose().map_err(LiveError::failed)?;
+            let reloaded = self.request(LiveRequest::Reload {
+                config: config.cloned(),
+            });
             attempts -= 1;
             let has_ended = self.starts() != starts || self.serving().next().is_none();
-            if reloaded.is_ok() || !has_ended || attempts == 0 {
+            if let (Ok(_), Some(config)) = (&reloaded, config) {
+                *self.running.lock() = config.clone();
+            }
+            // A process that started meanwhile may have got the previous configuration.
+            if !has_ended || attempts == 0 {
                 break (grants, reloaded);
             }
         };
@@ -911,7 +917,6 @@ impl Backend for Broker {
                 process.hide(&paths);
             }
         }
-        service::notify_ready(ReloadResult::of(&reloaded).status());
         reloaded.map(drop)
     }
 }

@@ -1,29 +1,25 @@
 //! The broker and a process that is compromised before it is ready: the test sends its messages.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use clap::Parser;
 use rustix::net::{RecvFlags, recv};
 use transports::fd_passing::send_with_file;
 
 use super::message::Wanted;
+use super::process::Process;
 use super::supervisor::Broker;
 use crate::child::message;
-use crate::cli::{Cli, Command};
+use crate::cli::Cli;
 use crate::serve::plan::Plan;
 
 /// Returns the broker of `barge serve ARGS`, whose processes were not started.
 fn broker(args: &[&str]) -> Arc<Broker> {
-    let args = ["barge", "serve"].iter().chain(args);
-    let cli = Cli::try_parse_from(args).expect("valid arguments");
-    let Command::Serve(args) = cli.command else {
-        panic!("another command");
-    };
-    let plan = || Plan::from_args(&args);
-    Broker::new(plan().expect("a plan"), &plan, None).expect("a broker")
+    let config = Cli::serve_config(args).expect("valid arguments");
+    let plan = Plan::from_config(&config).expect("a plan");
+    Broker::new(plan, Vec::new(), None).expect("a broker")
 }
 
 /// Sends `request` as the only process would, and returns the reply, which is empty if the broker
@@ -51,14 +47,17 @@ fn a_process_chooses_neither_the_environment_of_run_nor_the_status_of_the_servic
     let answering = std::thread::spawn(move || {
         let asked = message::receive::<Wanted>(control.as_fd()).expect("a question");
         let mut to = UnixStream::from(asked.1.expect("a socket"));
+        let mut request = String::new();
+        to.read_to_string(&mut request).expect("read");
+        assert_eq!(request, r#""List""#);
         let listing = br#"{"Ok":{"shares":[],"endpoints":[]}}"#;
         to.write_all(listing).expect("sent");
     });
     for forged in [
         r#"{"Ready":{"environment":[["LD_PRELOAD","/proc/self/fd/3"]]}}"#,
         r#"{"Ready":[["BASH_ENV","/x"]]}"#,
+        r#"{"Ready":"ready\nMAINPID=1"}"#,
         r#"{"Reloaded":{"status":"ready\nMAINPID=1"}}"#,
-        r#"{"Reloaded":"ready\nMAINPID=1"}"#,
     ] {
         assert_eq!(ask(&broker, forged), "", "{forged}");
     }
@@ -67,7 +66,6 @@ fn a_process_chooses_neither_the_environment_of_run_nor_the_status_of_the_servic
         r#"{"Listen":{"addr":"tcp:127.0.0.1:0","place":0}}"#,
     );
     assert!(listening.contains("Listening"), "{listening}");
-    assert!(ask(&broker, r#"{"Reloaded":"Reloaded"}"#).contains("Done"));
     assert!(ask(&broker, r#""Ready""#).contains("Done"));
     answering.join().expect("no panic");
     let command = broker.command().expect("it runs");
@@ -82,5 +80,42 @@ fn a_process_chooses_neither_the_environment_of_run_nor_the_status_of_the_servic
     assert_eq!(value("BARGE_9P_HOST"), Some("127.0.0.1"));
     for name in ["LD_PRELOAD", "BASH_ENV"] {
         assert_eq!(value(name), std::env::var(name).ok().as_deref());
+    }
+}
+
+#[test]
+fn a_process_gets_the_configuration_of_its_own_share_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = |name: &str| format!("--virtiofs={name}={}/{name}", dir.path().display());
+    let broker = broker(&[
+        "a=https://one:SECRET-A@host.example/x.erofs",
+        "b=https://two:SECRET-B@host.example/x.erofs",
+        &device("a"),
+        &device("b"),
+        "--export=a 10.0.0.0/8(ro)",
+        "--export=b 10.0.0.0/8(ro)",
+        "--http=tcp:127.0.0.1:0",
+    ]);
+    let of = |process: &Process| {
+        let passed = broker.configuration(process).expect("a configuration");
+        let mut file = std::fs::File::from(passed);
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read");
+        assert!(file.write_all(b"x").is_err() && file.set_len(1).is_err());
+        text
+    };
+    let texts: Vec<_> = broker.processes.iter().map(|it| of(it)).collect();
+    // The parts are the two shares and the status page.
+    for (share, own) in [("A", [true, false, false]), ("B", [false, true, false])] {
+        let lower = share.to_lowercase();
+        let values = [
+            format!("SECRET-{share}"),
+            format!("{lower}=/"),
+            format!("{lower} 10."),
+        ];
+        for value in values {
+            let has: Vec<_> = texts.iter().map(|text| text.contains(&value)).collect();
+            assert_eq!(has, own, "{value}");
+        }
     }
 }

@@ -25,6 +25,7 @@ use transports::Listener;
 
 use super::connections::ConnectionDescriptors;
 use super::parts::Part;
+use crate::config::Config;
 use crate::serve::{activation, handle_key};
 use crate::{Failure, service};
 
@@ -36,7 +37,7 @@ pub(crate) const MANIFEST: &str = "BARGE_UPGRADE";
 pub(crate) const CHECK: &str = "BARGE_UPGRADE_CHECK";
 
 /// The version of the manifest.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 
 /// Time for the installed program to check its options.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,8 +53,8 @@ pub(super) struct PartSockets {
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     parts: Vec<PartManifest>,
-    /// The configuration, if requests may have changed it.
-    running: Option<String>,
+    /// The configuration, unless it is read again.
+    running: Option<Config>,
     /// The secret of a server that stores none.
     temporary_key: [u8; handle_key::LEN],
 }
@@ -81,8 +82,8 @@ struct ListenerManifest {
 #[derive(Default)]
 pub(in crate::serve) struct TakenOver {
     parts: Vec<(Part, PartSockets)>,
-    /// The text of the configuration, if requests may have changed it.
-    pub(in crate::serve) running: Option<String>,
+    /// The configuration, unless it is read again.
+    pub(in crate::serve) running: Option<Config>,
     /// The secret of a server that stores none.
     pub(super) temporary_key: Option<[u8; handle_key::LEN]>,
 }
@@ -197,7 +198,7 @@ pub(super) fn has_store() -> bool {
 /// Passes the sockets of `parts` to the service manager's store. The files of Unix sockets stay.
 pub(super) fn store(
     parts: Vec<(Part, PartSockets)>,
-    running: Option<String>,
+    running: Option<Config>,
     key: [u8; handle_key::LEN],
 ) -> io::Result<()> {
     let mut duplicates = Vec::new();
@@ -336,7 +337,7 @@ impl Upgrade {
 pub(super) fn execute(
     program: &Path,
     parts: &[(Part, PartSockets)],
-    running: Option<String>,
+    running: Option<Config>,
     key: [u8; handle_key::LEN],
 ) -> io::Error {
     let mut duplicates = Vec::new();
@@ -370,7 +371,7 @@ pub(super) fn execute(
 /// inherits, to `duplicates`; it also names those of connections.
 fn write_manifest(
     parts: &[(Part, PartSockets)],
-    running: Option<String>,
+    running: Option<Config>,
     temporary_key: [u8; handle_key::LEN],
     duplicates: &mut Vec<OwnedFd>,
 ) -> io::Result<OwnedFd> {

@@ -27,6 +27,7 @@ use super::endpoints::normalized;
 use super::live::{ErrorCode, LiveError, LiveRequest, LiveServer, ReloadResult, Target};
 use super::plan::{self, Plan};
 use crate::config::{Config, Share};
+use crate::service;
 use crate::version::{Build, VERSION};
 
 /// A server that can be changed while it runs.
@@ -42,8 +43,8 @@ pub(super) trait Backend: Send + Sync {
     /// needs them, and for the addresses `addrs`.
     fn revoke(&self, shares: &[&str], addrs: &[String]);
 
-    /// Reads certificates and, if there is a file, the configuration again.
-    fn reload(&self) -> Result<(), LiveError>;
+    /// Reads certificates again, and makes `config` the configuration if there is one.
+    fn reload(&self, config: Option<&Config>) -> Result<(), LiveError>;
 
     /// Continues with the installed program. Returns only if that fails.
     fn upgrade(&self) -> LiveError;
@@ -128,7 +129,9 @@ impl Controller {
         let plan = plan::check_addition(&running, &addition);
         let plan = plan.map_err(|why| invalid(why.message))?;
         self.backend.prepare(&plan)?;
-        let added = self.backend.request(LiveRequest::Add { text });
+        let added = self.backend.request(LiveRequest::Add {
+            addition: addition.clone(),
+        });
         match &added {
             Ok(_) => self.running.lock().add(addition),
             // It may still happen.
@@ -198,15 +201,29 @@ impl Controller {
         Ok(set)
     }
 
+    /// Reads certificates and, if there is a file, the configuration again.
     fn reload(&self) -> Result<Value, LiveError> {
         let _changing = self.changing.lock();
+        service::notify(&service::reloading());
         let file = self.running.lock().file().map(ToOwned::to_owned);
         let config = file.map(|path| plan::read_config(&path)).transpose();
         // Certificates are read again in any case.
-        let reloaded = self.backend.reload();
-        let config = config.map_err(|why| LiveError::new(ErrorCode::Failed, why.to_string()))?;
-        reloaded?;
-        if let Some(config) = config {
+        let reloaded = self
+            .backend
+            .reload(config.as_ref().ok().and_then(Option::as_ref));
+        let config = config.map_err(|why| LiveError::new(ErrorCode::Failed, why.to_string()));
+        let mut reloaded = config.and_then(|config| reloaded.map(|()| config));
+        if let Err(error) = &mut reloaded {
+            // After a timeout it may still happen.
+            if error.code != ErrorCode::Timeout {
+                error.message += "\nkeeping the previous configuration";
+            }
+            for line in error.message.lines() {
+                tracing::error!("reload: {line}");
+            }
+        }
+        service::notify_ready(ReloadResult::of(&reloaded).status());
+        if let Some(config) = reloaded? {
             *self.running.lock() = config;
         }
         Ok(json!({}))
@@ -219,11 +236,8 @@ impl Controller {
 
     /// Does the same as the request `server.reload`, at a signal.
     pub(super) fn reload_on_signal(&self) {
-        if let Err(error) = self.reload() {
-            for line in error.message.lines() {
-                tracing::error!("reload: {line}");
-            }
-        }
+        // It is in the log.
+        let _ = self.reload();
     }
 
     fn debug(&self) -> Result<Value, LiveError> {
@@ -290,11 +304,9 @@ impl Backend for LiveServer {
 
     fn revoke(&self, _: &[&str], _: &[String]) {}
 
-    fn reload(&self) -> Result<(), LiveError> {
-        self.host().report_reloading();
-        let reloaded = self.handle(LiveRequest::Reload);
-        self.host().report_reloaded(ReloadResult::of(&reloaded));
-        reloaded.map(drop)
+    fn reload(&self, config: Option<&Config>) -> Result<(), LiveError> {
+        let config = config.cloned();
+        self.handle(LiveRequest::Reload { config }).map(drop)
     }
 
     fn upgrade(&self) -> LiveError {

@@ -173,7 +173,7 @@ impl VirtiofsdArgs {
                 kernel_handles: self.inode_file_handles == Handles::Mandatory,
                 record_calls: None,
             },
-            file: None,
+            config: None,
             endpoints: vec![Box::new(Virtiofs::new(
                 vec![VirtiofsDevice {
                     socket: SocketArg {

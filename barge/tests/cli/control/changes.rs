@@ -346,7 +346,10 @@ fn a_failed_reload_changes_nothing_also_for_the_next_process() {
         let other = "[[share]]\nname = 'b'\nsource = 'DIR/b'\nvirtiofs = 'DIR/none/b.sock'\n";
         configured.write(&format!("{nine}{other}"));
         let failed = stderr_of(&place.ctl(&["reload"]));
-        assert!(failed.contains("keeping the previous one"), "{failed}");
+        assert!(
+            failed.contains("keeping the previous configuration"),
+            "{failed}"
+        );
         assert_eq!(place.listing(), before, "{options:?}");
         assert_eq!(client.read("f").expect("read"), b"a");
         drop(client);
