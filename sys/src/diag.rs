@@ -3,13 +3,16 @@
 //! Each query is one message and one reply, which is available once the query is sent. The
 //! structures are those of `linux/netlink.h`, `linux/inet_diag.h` and `linux/rtnetlink.h`.
 //!
-//! A process that leaves its network namespace, or may open no sockets, keeps sockets for its
-//! queries ([`keep_sockets`]).
+//! Where the kernel or a sandbox answers no queries about Internet sockets, the tables in
+//! `/proc/net` name their owners.
+//!
+//! A process that leaves its network namespace, or may open no sockets, keeps sockets and tables
+//! for its queries ([`keep_sockets`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::{Errno, Result};
@@ -17,13 +20,35 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink,
 };
 
-/// The sockets that are kept.
+use self::socket_tables::{Search, SocketTables};
+
+mod socket_tables;
+
+/// The sockets and tables that are kept.
 static KEPT: OnceLock<Kept> = OnceLock::new();
 
-/// A socket for each kind of query.
+/// A socket for each kind of query, or the error of opening it, and the tables of sockets.
 struct Kept {
-    sockets: Mutex<OwnedFd>,
-    routes: Mutex<OwnedFd>,
+    sockets: Result<Mutex<OwnedFd>>,
+    routes: Result<Mutex<OwnedFd>>,
+    tcp: Mutex<SocketTables>,
+    udp: Mutex<SocketTables>,
+}
+
+impl Kept {
+    fn tables(&self, transport: Transport) -> &Mutex<SocketTables> {
+        match transport {
+            Transport::Tcp => &self.tcp,
+            Transport::Udp => &self.udp,
+        }
+    }
+}
+
+/// The transport of an Internet socket.
+#[derive(Clone, Copy)]
+enum Transport {
+    Tcp,
+    Udp,
 }
 
 /// A socket for one query.
@@ -46,7 +71,10 @@ impl QuerySocket {
     /// Returns a socket for queries about sockets.
     fn of_sockets() -> Result<QuerySocket> {
         match KEPT.get() {
-            Some(kept) => Ok(QuerySocket::Kept(kept.sockets.lock())),
+            Some(kept) => {
+                let socket = kept.sockets.as_ref().map_err(|error| *error)?;
+                Ok(QuerySocket::Kept(socket.lock()))
+            }
             None => open(Some(netlink::SOCK_DIAG)).map(QuerySocket::Own),
         }
     }
@@ -54,21 +82,25 @@ impl QuerySocket {
     /// Returns a socket for queries about routes.
     fn of_routes() -> Result<QuerySocket> {
         match KEPT.get() {
-            Some(kept) => Ok(QuerySocket::Kept(kept.routes.lock())),
+            Some(kept) => {
+                let socket = kept.routes.as_ref().map_err(|error| *error)?;
+                Ok(QuerySocket::Kept(socket.lock()))
+            }
             None => open(None).map(QuerySocket::Own),
         }
     }
 }
 
-/// Opens sockets that all later queries of this process use: they are about the network namespace
-/// of the calling thread at the first call. Later calls have no effect.
-pub fn keep_sockets() -> Result<()> {
-    let kept = Kept {
-        sockets: Mutex::new(open(Some(netlink::SOCK_DIAG))?),
-        routes: Mutex::new(open(None)?),
-    };
-    KEPT.get_or_init(|| kept);
-    Ok(())
+/// Opens sockets and tables that all later queries of this process use: they are about the network
+/// namespace of the calling thread at the first call. Later calls have no effect. A query returns
+/// the error of opening its socket.
+pub fn keep_sockets() {
+    KEPT.get_or_init(|| Kept {
+        sockets: open(Some(netlink::SOCK_DIAG)).map(Mutex::new),
+        routes: open(None).map(Mutex::new),
+        tcp: Mutex::new(SocketTables::open(Transport::Tcp)),
+        udp: Mutex::new(SocketTables::open(Transport::Udp)),
+    });
 }
 
 /// `SOCK_DIAG_BY_FAMILY`
@@ -99,13 +131,10 @@ const LOCAL: u8 = 2;
 /// `fd`, whose own address is `local`.
 ///
 /// Returns `None` if this network namespace has no such socket, if it is closed already (Linux
-/// reports user 0 and no inode then), if `fd` belongs to another network namespace, or if the
-/// kernel has no `tcp_diag`. Errors are those of netlink.
+/// reports user 0 and no inode then), or if `fd` belongs to another network namespace. Errors are
+/// those of netlink, where `/proc/net` does not answer either.
 pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Result<Option<u32>> {
-    let id = socket_id(peer, local);
-    let states = CONNECTED.iter().fold(0, |all, state| all | 1 << state);
-    let found = inet_socket(fd, libc::IPPROTO_TCP, states, id)?;
-    Ok(found.and_then(|answer| tcp_owner_in(&answer, peer, local)))
+    owner(Transport::Tcp, QuerySocket::of_sockets(), fd, peer, local)
 }
 
 /// Returns the user id of the owner of the UDP socket at `peer`, which has sent a datagram to the
@@ -119,33 +148,100 @@ pub fn udp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Res
         true => SocketAddr::new(peer.ip(), local.port()),
         false => local,
     };
-    // Linux takes the addresses of UDP sockets in the other order, "for historical reasons".
-    let id = socket_id(local, peer);
-    let states = 1 << ESTABLISHED | 1 << CLOSE;
-    let found = inet_socket(fd, libc::IPPROTO_UDP, states, id)?;
-    Ok(found.and_then(|answer| udp_owner_in(&answer, peer)))
+    owner(Transport::Udp, QuerySocket::of_sockets(), fd, peer, local)
 }
 
-/// Queries an Internet socket of this network namespace. Returns `None` if it has no such socket,
-/// or if `fd` belongs to another network namespace.
-fn inet_socket(
+/// Returns the owner as `netlink` reports it, or `/proc/net` in its place.
+fn owner(
+    transport: Transport,
+    netlink: Result<QuerySocket>,
     fd: BorrowedFd<'_>,
-    protocol: i32,
-    states: u32,
-    (family, id): (AddressFamily, Vec<u8>),
-) -> Result<Option<Vec<u8>>> {
-    let netlink = QuerySocket::of_sockets()?;
-    let ours = crate::peer::network_namespace(netlink.as_fd());
-    if crate::peer::network_namespace(fd) != ours {
-        return Ok(None);
+    peer: SocketAddr,
+    local: SocketAddr,
+) -> Result<Option<u32>> {
+    let answer = netlink.and_then(|netlink| {
+        let ours = crate::peer::network_namespace(netlink.as_fd());
+        if crate::peer::network_namespace(fd) != ours {
+            return Ok(None);
+        }
+        let found = inet_socket(&netlink, transport, peer, local)?;
+        match found.is_some() || answers(&netlink, transport, peer, local) {
+            true => Ok(found),
+            false => Err(Errno::NOENT),
+        }
+    });
+    match answer {
+        Ok(found) => Ok(found.and_then(|answer| match transport {
+            Transport::Tcp => tcp_owner_in(&answer, peer, local),
+            Transport::Udp => udp_owner_in(&answer, peer),
+        })),
+        Err(error) => match owner_in_tables(transport, fd, peer, local) {
+            // The connection has ended, or belongs to another network namespace.
+            Err(Errno::NOENT) if error == Errno::NOENT => Ok(None),
+            found => found.map_err(|_| error),
+        },
     }
+}
+
+/// Returns whether the kernel answers queries about sockets of this transport, which is known once
+/// it has found the socket at `local`. Without `CONFIG_INET_DIAG` it finds none (`ENOENT`).
+fn answers(
+    netlink: &QuerySocket,
+    transport: Transport,
+    peer: SocketAddr,
+    local: SocketAddr,
+) -> bool {
+    static ANSWERS: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+    let answers = &ANSWERS[transport as usize];
+    if !answers.load(Ordering::Relaxed) {
+        let own = inet_socket(netlink, transport, local, peer);
+        answers.store(matches!(own, Ok(Some(_))), Ordering::Relaxed);
+    }
+    answers.load(Ordering::Relaxed)
+}
+
+/// Returns the owner as the tables of sockets report it.
+fn owner_in_tables(
+    transport: Transport,
+    fd: BorrowedFd<'_>,
+    peer: SocketAddr,
+    local: SocketAddr,
+) -> Result<Option<u32>> {
+    let inode = rustix::fs::fstat(fd)?.st_ino;
+    let search = Search::new(transport, peer, local, inode).ok_or(Errno::NOENT)?;
+    match KEPT.get() {
+        Some(kept) => kept.tables(transport).lock().owner(search),
+        None => SocketTables::open(transport).owner(search),
+    }
+}
+
+/// Queries the Internet socket at `peer` of this network namespace. Returns `None` if it has no
+/// such socket.
+fn inet_socket(
+    netlink: &QuerySocket,
+    transport: Transport,
+    peer: SocketAddr,
+    local: SocketAddr,
+) -> Result<Option<Vec<u8>>> {
+    let (protocol, states, (family, id)) = match transport {
+        Transport::Tcp => {
+            let states = CONNECTED.iter().fold(0u32, |all, state| all | 1 << state);
+            (libc::IPPROTO_TCP, states, socket_id(peer, local))
+        }
+        Transport::Udp => {
+            let states = 1 << ESTABLISHED | 1 << CLOSE;
+            // Linux takes the addresses of UDP sockets in the other order, "for historical
+            // reasons".
+            (libc::IPPROTO_UDP, states, socket_id(local, peer))
+        }
+    };
     // struct inet_diag_req_v2
     let mut request = vec![family.as_raw() as u8, protocol as u8, 0, 0];
     request.extend(states.to_ne_bytes());
     request.extend(id);
     // INET_DIAG_NOCOOKIE
     request.extend([0xff; 8]);
-    socket(&netlink, &request)
+    socket(netlink, &request)
 }
 
 /// Queries a socket. Returns `None` if there is none.
@@ -358,12 +454,36 @@ mod tests {
         (client, listener.accept().expect("accepted").0)
     }
 
+    /// Returns what netlink and the tables say, which is the same.
+    fn both(
+        transport: Transport,
+        fd: BorrowedFd<'_>,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Result<Option<u32>> {
+        let found = match transport {
+            Transport::Tcp => tcp_owner(fd, peer, local),
+            Transport::Udp => udp_owner(fd, peer, local),
+        };
+        // As where a seccomp profile refuses AF_NETLINK, and as without CONFIG_INET_DIAG.
+        for error in [Errno::AFNOSUPPORT, Errno::NOENT] {
+            let without = owner(transport, Err(error), fd, peer, local);
+            // A connection that has ended is in no table.
+            let without = without.or_else(|found| match found == error {
+                true => Ok(None),
+                false => Err(found),
+            });
+            assert_eq!(without, found, "{error}");
+        }
+        found
+    }
+
     fn owner_of_peer(server: &TcpStream) -> Result<Option<u32>> {
         let at = (server.peer_addr(), server.local_addr());
         let (Ok(peer), Ok(local)) = at else {
             panic!("{at:?}");
         };
-        tcp_owner(server.as_fd(), peer, local)
+        both(Transport::Tcp, server.as_fd(), peer, local)
     }
 
     #[test]
@@ -405,10 +525,11 @@ mod tests {
                     client.send_to(b"x", (to, local.port())).expect("sent");
                 }
                 let (_, peer) = server.recv_from(&mut [0]).expect("received");
-                let found = udp_owner(server.as_fd(), peer, local);
+                let found = both(Transport::Udp, server.as_fd(), peer, local);
                 assert_eq!(found, Ok(Some(own)), "{at} {from} {connects}");
                 drop(client);
-                assert_eq!(udp_owner(server.as_fd(), peer, local), Ok(None));
+                let found = both(Transport::Udp, server.as_fd(), peer, local);
+                assert_eq!(found, Ok(None));
             }
         }
     }
@@ -469,7 +590,7 @@ mod tests {
             panic!("{at:?}");
         };
         drop(client);
-        assert_eq!(tcp_owner(server.as_fd(), peer, local), Ok(None));
+        assert_eq!(both(Transport::Tcp, server.as_fd(), peer, local), Ok(None));
     }
 
     /// Also if its last bytes are in transit, and the connection still exists.
@@ -484,7 +605,7 @@ mod tests {
         client.set_nonblocking(true).expect("set");
         while client.write(&[0; 1 << 16]).is_ok() {}
         drop(client);
-        assert_eq!(tcp_owner(server.as_fd(), peer, local), Ok(None));
+        assert_eq!(both(Transport::Tcp, server.as_fd(), peer, local), Ok(None));
     }
 
     #[test]

@@ -285,6 +285,57 @@ fn another_local_user_is_refused_at_loopback_and_unix_sockets_unless_admitted() 
     }
 }
 
+/// Refuses netlink sockets to itself, as profiles of containers do, and executes its arguments.
+const WITHOUT_NETLINK: &str = r#"
+import ctypes, os, platform, struct, sys
+calls = {"x86_64": 41, "aarch64": 198}
+socket = calls[platform.machine()]
+load, equals, answer = 0x20, 0x15, 0x06
+code = [
+    (load, 0, 0, 0),            # the number of the call
+    (equals, 0, 3, socket),
+    (load, 0, 0, 16),           # its family
+    (equals, 0, 1, 16),         # AF_NETLINK
+    (answer, 0, 0, 0x50000 | 97),  # EAFNOSUPPORT
+    (answer, 0, 0, 0x7fff0000),
+]
+filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in code))
+program = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(filters))
+libc = ctypes.CDLL(None, use_errno=True)
+# PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+/// Then the users of local peers were unknown, and root and the server's own user refused.
+#[test]
+fn the_own_user_and_root_are_admitted_where_netlink_is_refused() {
+    const OWNER: u32 = 1001;
+    let Some(bed) = Fixture::new() else { return };
+    if !has("python3") {
+        return eprintln!("skipped: this takes python3");
+    }
+    for (owner, sandbox) in [(0, "namespace"), (OWNER, "landlock"), (OWNER, "none")] {
+        let mut command = Command::new("python3");
+        command.args(["-c", WITHOUT_NETLINK, &bed.text("barge"), "serve"]);
+        command.args([&bed.text("share"), "--9p", "tcp:127.0.0.1:0"]);
+        command.args(["--sandbox", sandbox]);
+        command
+            .uid(owner)
+            .gid(owner)
+            .current_dir("/")
+            .env("HOME", "/");
+        let served = ServerProcess::run(command);
+        let url = format!("9p://127.0.0.1:{}/", served.port());
+        for uid in [0, OWNER, NOBODY] {
+            let expected = uid == 0 || uid == owner;
+            assert_eq!(bed.is_admitted(uid, &url), expected, "{sandbox} {uid}");
+        }
+        assert!(served.stop().success());
+    }
+}
+
 /// Lists are of shares: one that names this host admits to its share alone.
 #[test]
 fn a_list_admits_local_users_only_if_it_names_this_host() {

@@ -19,7 +19,7 @@ mkdir "$top/share"
 chattr -p 7 "$top/share"
 chattr +P "$top/share"
 chmod 777 "$top/share"
-"$BARGE" serve share="$top/share" --9p tcp:127.0.0.1:5640 --http 5641 --squash none --admit '*' --quota 4M --quota-inodes 20 >"$top/log" 2>&1 &
+"$BARGE" serve share="$top/share" --9p tcp:127.0.0.1:5640 --http 5641 --squash none --quota 4M --quota-inodes 20 >"$top/log" 2>&1 &
 pid=$!
 until grep -q ready "$top/log"; do kill -0 $pid || fail "no server"; sleep 0.1; done
 grep -q "limited project 7" "$top/log" || fail "the project has no limits"

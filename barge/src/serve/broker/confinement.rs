@@ -153,8 +153,7 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
         // Its use says why it cannot be created.
         let _ = recovery::create_private_dir(&dir);
     }
-    // An error means that peers of this host are not identified, as without.
-    let _ = sys::diag::keep_sockets();
+    sys::diag::keep_sockets();
     broker.query_users();
     let network = uses_network(plan);
     let kept = capabilities(plan) & sys::caps::effective();
