@@ -15,7 +15,14 @@ use crate::source::{DEFAULT_SOURCE, NamedSource};
 pub(crate) const ENDPOINTS: [&str; 5] = ["9p", "virtiofs", "virtio-9p", "block", "nbd"];
 
 /// Options with other endpoints, and options that take one of them, which stay as they are.
-const FIXED_ENDPOINTS: [&str; 5] = ["nfs", "nfs-rpcbind", "http", "http-name", "control"];
+const FIXED_ENDPOINTS: [&str; 6] = [
+    "nfs",
+    "nfs-rpcbind",
+    "http",
+    "http-name",
+    "http-admit",
+    "control",
+];
 
 /// Returns whether the option `key`, outside shares, can change while the server runs.
 pub(super) fn is_live(key: &str) -> bool {

@@ -87,7 +87,8 @@ pub(crate) struct MountArgs {
     /// cache_dir_size=BYTES at most (default: 10G). As root, an image in an object store or a
     /// registry has one in /var/cache/barge/images by default, and is mounted from there with the
     /// kernel's EROFS; so is an image with --verify-key. http=ADDR serves the status page, as
-    /// `barge serve --http` does, and slow_ms=MS is --slow-ms.
+    /// `barge serve --http` does, for root, the own user and those of http_admit=USER (may be
+    /// repeated; '*' admits all), and slow_ms=MS is --slow-ms.
     ///
     /// sandbox=namespace|landlock|none and seccomp=kill|errno|log|trap|none confine the process
     /// that serves the mount, as the options of `barge serve` do (default: namespace as root,

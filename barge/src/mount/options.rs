@@ -13,10 +13,12 @@ use rustix::mount::MountFlags;
 use sources::DiskCacheOptions;
 use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions, is_fstab_only};
+use vfs::LocalUsers;
 
 use crate::Failure;
 use crate::cache::IMAGE_CACHE;
 use crate::disk_cache::files::DiskCacheConfig;
+use crate::serve::args::access::AdmittedUser;
 use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::serve::args::virtiofs as kernel;
 use crate::source::Source;
@@ -52,6 +54,8 @@ pub(super) enum MountOption {
     Gid(u32),
     /// Address of the status page.
     Http(Addr),
+    /// A user of this host who may see it.
+    HttpAdmit(AdmittedUser),
     /// Time from which on a request is slow, ms.
     SlowMs(u32),
     /// OpenTelemetry collector.
@@ -162,6 +166,7 @@ impl FromStr for MountOption {
             ),
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
             ("http", value) => MountOption::Http(crate::status::parse_addr(value)?),
+            ("http_admit", value) => MountOption::HttpAdmit(value.parse()?),
             ("slow_ms", value) => MountOption::SlowMs(slow_ms(value)?),
             #[cfg(feature = "otel")]
             ("otlp", value) => MountOption::Otlp(value.parse()?),
@@ -203,6 +208,8 @@ pub(super) struct ResolvedOptions {
     pub(super) source: Source,
     /// Address of the status page.
     pub(super) http: Option<Addr>,
+    /// The users of this host who may see it.
+    pub(super) http_admit: LocalUsers,
     /// Time from which on a request is slow.
     pub(super) slow: Option<Duration>,
     /// Export to an OpenTelemetry collector.
@@ -264,6 +271,7 @@ pub(super) fn resolve(
     let mut owned = OwnerOverride::default();
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
+    let mut http_admit = Vec::new();
     let mut slow = None;
     #[cfg(feature = "otel")]
     let mut otlp = None;
@@ -306,6 +314,7 @@ pub(super) fn resolve(
             MountOption::Uid(uid) => owned.uid = Some(*uid),
             MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Http(addr) => http = Some(addr.clone()),
+            MountOption::HttpAdmit(user) => http_admit.push(*user),
             MountOption::SlowMs(ms) => slow = Some(Duration::from_millis((*ms).into())),
             #[cfg(feature = "otel")]
             MountOption::Otlp(url) => otlp = Some(url),
@@ -343,6 +352,9 @@ pub(super) fn resolve(
             return Err(Failure::usage("cache_dir_size= requires cache_dir="));
         }
         (None, _) => {}
+    }
+    if http.is_none() && !http_admit.is_empty() {
+        return Err(Failure::usage("http_admit= requires http="));
     }
     let of_url = from.tree().and_then(sources::Source::disk_cache);
     let image_cache = image_cache.or_else(|| of_url.cloned());
@@ -417,6 +429,7 @@ pub(super) fn resolve(
         owner: owned,
         source: from,
         http,
+        http_admit: http_admit.into_iter().collect(),
         slow,
         #[cfg(feature = "otel")]
         otlp,
@@ -610,6 +623,8 @@ mod tests {
             "timeo=0",
             "uid=me",
             "http=here",
+            "http=unix:/h,http_admit=",
+            "http_admit=0",
             "passthrough",
             "passthrough=on",
             "notify",

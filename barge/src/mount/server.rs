@@ -13,7 +13,7 @@ use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
 use transports::fusedev::{Channels, Notifier, PassthroughFiles};
 use vfs::source_stats::RemoteCounters;
-use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem, LocalUsers};
+use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
 
 use super::memory;
 use super::notify;
@@ -135,10 +135,9 @@ pub(super) fn serve(
     let observer = source_figures.map(|source| observer(&engine, holder, source));
     if let (Some(observer), true) = (&observer, options.http.is_some()) {
         let page = StatusServer::new(engine.clone(), observer.clone());
-        // A mount has no option that admits others, such as a collector of metrics.
         let admission = StatusAdmission {
             names: Vec::new(),
-            users: LocalUsers::All,
+            users: options.http_admit.clone(),
             socket_group: None,
         };
         page.serve(holder.listener()?, &admission)?;
@@ -325,6 +324,9 @@ fn confine(
     let remote_image = tree.is_some_and(sources::Source::is_remote_image);
     if !network {
         holder.query_users();
+    }
+    if options.http.is_some() {
+        sys::diag::keep_sockets();
     }
     child::confine(&Confinement {
         paths: sources.chain(overlay).collect(),

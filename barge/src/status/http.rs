@@ -271,7 +271,7 @@ fn serve_client(link: &dyn Link, service: &Service<'_>, stop: BorrowedFd<'_>) ->
     };
     let bytes = match &read {
         Ok(request) if !is_admitted => {
-            let why = "another user of this host: expected one that --admit names";
+            let why = "another user of this host: expected one that --admit or --http-admit (of barge mount, http_admit=) names";
             Response::error("403 Forbidden", why).encode(request.head_only)
         }
         Ok(request) => (service.answer)(request).encode(request.head_only),

@@ -14,6 +14,7 @@ use barge_client::{Client, OpenOptions};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
+use crate::mount::{Mounted, may_mount, unmount};
 use crate::nfs::port as nfs_port;
 use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
@@ -160,6 +161,14 @@ fn a_local_user_acts_as_itself_whatever_it_claims_to_be() {
 }
 
 impl Fixture {
+    /// Returns whether `uid` may see the status page at `at`, or is refused.
+    fn sees_status(&self, uid: u32, at: &str) -> bool {
+        let shown = self.barge(uid, &["top", "--once", at]);
+        let is_shown = shown.status.success();
+        assert!(is_shown || stderr_of(&shown).contains("403"));
+        is_shown
+    }
+
     /// Returns whether `uid` may list the share at `url`, or is refused; nothing else happens.
     fn is_admitted(&self, uid: u32, url: &str) -> bool {
         let listed = self.barge(uid, &["ls", url]);
@@ -244,13 +253,8 @@ fn another_local_user_is_refused_at_loopback_and_unix_sockets_unless_admitted() 
     const OTHER: u32 = 1002;
     std::os::unix::fs::chown(bed.path("share"), Some(OWNER), Some(OWNER)).expect("given");
     let share = bed.text("share");
-    let tops = |uid: u32| {
-        let at = format!("unix:{}", bed.text("run/http"));
-        let shown = bed.barge(uid, &["top", "--once", &at]);
-        let is_shown = shown.status.success();
-        assert!(is_shown || stderr_of(&shown).contains("403"));
-        is_shown
-    };
+    let page = format!("unix:{}", bed.text("run/http"));
+    let tops = |uid: u32| bed.sees_status(uid, &page);
     let alone = "0 1001".to_owned();
     for (server, args, admitted) in [
         (OWNER, vec![], alone.clone()),
@@ -333,6 +337,51 @@ fn the_own_user_and_root_are_admitted_where_netlink_is_refused() {
             assert_eq!(bed.is_admitted(uid, &url), expected, "{sandbox} {uid}");
         }
         assert!(served.stop().success());
+    }
+}
+
+/// The user of Prometheus needed `--admit`, which admitted it to shares as well.
+#[test]
+fn a_user_that_is_admitted_to_the_status_page_is_admitted_to_no_share() {
+    let Some(bed) = Fixture::new() else { return };
+    let share = bed.text("share");
+    let (served, urls) = serve_logged(&bed, 0, &[&share, "--http-admit=65534"]);
+    let page = format!("unix:{}", bed.text("run/http"));
+    for (uid, expected) in [(0, true), (NOBODY, true), (1002, false)] {
+        assert_eq!(bed.sees_status(uid, &page), expected, "{uid}");
+    }
+    for url in &urls {
+        assert!(!bed.is_admitted(NOBODY, url), "{url}");
+    }
+    assert!(served.stop().success());
+}
+
+/// All local users saw the names of the mount's clients and files.
+#[test]
+fn the_status_page_of_a_mount_is_for_its_user_and_root_unless_it_says_otherwise() {
+    let Some(bed) = Fixture::new() else { return };
+    if !may_mount() {
+        return;
+    }
+    let at = bed.path("at");
+    fs::create_dir(&at).expect("made");
+    // A port that is free.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let tcp = format!("tcp:127.0.0.1:{}", port.expect("an address").port());
+    let unix = format!("unix:{}", bed.text("http"));
+    for (page, admitted) in [(&tcp, ""), (&unix, ""), (&unix, ",http_admit=65534")] {
+        let options = format!("http={page}{admitted}");
+        let mounted = Mounted::new(&[&bed.text("share"), "-o", &options], &at);
+        if page == &unix {
+            let all = Permissions::from_mode(0o666);
+            fs::set_permissions(bed.path("http"), all).expect("changed");
+        }
+        assert!(bed.sees_status(0, page), "{options}");
+        assert!(!bed.sees_status(1002, page), "{options}");
+        let expected = !admitted.is_empty();
+        assert_eq!(bed.sees_status(NOBODY, page), expected, "{options}");
+        unmount(&at);
+        assert!(mounted.ended().success());
     }
 }
 

@@ -41,7 +41,7 @@ fn uid(user: &str) -> Option<u32> {
 
 /// A value of `--admit`: the name or id of a user, or `*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::serve) enum AdmittedUser {
+pub(crate) enum AdmittedUser {
     All,
     One(u32),
 }
@@ -55,6 +55,20 @@ impl FromStr for AdmittedUser {
         }
         let found = uid(text).map(AdmittedUser::One);
         found.ok_or_else(|| format!("expected a user by name or id, or '*', got '{text}'"))
+    }
+}
+
+impl FromIterator<AdmittedUser> for LocalUsers {
+    fn from_iter<I: IntoIterator<Item = AdmittedUser>>(users: I) -> LocalUsers {
+        let ids = users.into_iter().map(|user| match user {
+            AdmittedUser::All => None,
+            AdmittedUser::One(uid) => Some(uid),
+        });
+        match ids.collect::<Option<Vec<u32>>>() {
+            None => LocalUsers::All,
+            Some(ids) if ids.is_empty() => LocalUsers::Privileged,
+            Some(ids) => LocalUsers::Users(ids.into()),
+        }
     }
 }
 
@@ -97,6 +111,11 @@ mod tests {
         assert_eq!("*".parse(), Ok(AdmittedUser::All));
         assert_eq!("root".parse(), Ok(AdmittedUser::One(0)));
         assert_eq!("7".parse(), Ok(AdmittedUser::One(7)));
+        let users = |all: &[AdmittedUser]| LocalUsers::from_iter(all.iter().copied());
+        let one = AdmittedUser::One(7);
+        assert_eq!(users(&[]), LocalUsers::Privileged);
+        assert_eq!(users(&[one]), LocalUsers::Users([7].into()));
+        assert_eq!(users(&[one, AdmittedUser::All]), LocalUsers::All);
         for bad in ["", "7,", "no-such-user", "-1"] {
             let why = parse(bad).expect_err(bad);
             assert!(why.contains("expected all, or users"), "{why}");

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use clap::Args;
 use transports::Addr;
 
-use self::access::{ClientList, TrustedUsers};
+use self::access::{AdmittedUser, ClientList, TrustedUsers};
 use self::confinement::ConfinementArgs;
 use self::control::ControlArgs;
 use self::device::{Affinity, Drive, NinePDevice, VirtiofsDevice};
@@ -388,9 +388,9 @@ pub(crate) struct LimitArgs {
 pub(crate) struct ObservabilityArgs {
     /// Address to serve the status page, metrics and health checks at
     ///
-    /// PORT (of this host only, for the users that --admit names), HOST:PORT, tcp:HOST:PORT or
-    /// unix:PATH. / is the status page,
-    /// /status.json has its values, /metrics is for Prometheus; `barge top` shows the same. /livez
+    /// PORT (of this host only, for the users that --admit or --http-admit names), HOST:PORT,
+    /// tcp:HOST:PORT or unix:PATH. / is the status page, /status.json has its values,
+    /// /metrics is for Prometheus; `barge top` shows the same. /livez
     /// fails if a listener has ended, /healthz also if a source does not answer, /readyz also while
     /// the server starts or drains. Every client of this address sees who the clients of the shares
     /// are.
@@ -401,6 +401,12 @@ pub(crate) struct ObservabilityArgs {
     /// In addition to addresses, localhost and the name of this host.
     #[arg(long, value_name = "NAME", requires = "http")]
     pub(in crate::serve) http_name: Vec<String>,
+    /// User of this host who may see the status page, by name or id; may be repeated
+    ///
+    /// Besides root, the user of this process and those of --admit: for a collector of metrics,
+    /// which needs no share. '*' admits all users.
+    #[arg(long, value_name = "USER", value_delimiter = ',', requires = "http")]
+    pub(in crate::serve) http_admit: Vec<AdmittedUser>,
     /// Log each request that takes longer than this, ms [default: off]
     ///
     /// A line has the protocol, request, share, client, inode number, path or name if known, bytes

@@ -11,7 +11,6 @@ use layers::hide::{PathList, Pattern, Rules};
 use layers::limit::{Limits, Rates};
 use layers::squash::{NOBODY, SquashMode};
 use layers::{Admission, IdMap, IdRange, MapIds, Squash, XattrMap};
-use vfs::LocalUsers;
 
 use super::access::AdmittedUser;
 use super::{IDENTITY, LIMITS, OBSERVABILITY, SOURCES};
@@ -130,7 +129,8 @@ pub(crate) struct AccessArgs {
     /// of this host and Unix sockets: the server accesses files as its own user unless root runs
     /// it. '*' admits all users. A client list that names localhost does so for its share, and
     /// --socket-group admits the members of the group to Unix sockets. Set for all shares, it also
-    /// admits to the status page. The user network of QEMU connects as the user that runs QEMU.
+    /// admits to the status page, as --http-admit does alone. The user network of QEMU connects as
+    /// the user that runs QEMU.
     #[arg(long, value_name = "USER", value_delimiter = ',', help_heading = IDENTITY)]
     admit: Vec<AdmittedUser>,
     /// Users to squash: their requests become the anonymous user's
@@ -229,9 +229,9 @@ impl ShareArgs {
         })
     }
 
-    /// Returns the users of this host who may use a share.
-    pub(in crate::serve) fn admitted(&self) -> LocalUsers {
-        self.access.admitted()
+    /// Returns the users of this host who may use a share, of `--admit`.
+    pub(in crate::serve) fn admitted(&self) -> &[AdmittedUser] {
+        &self.access.admit
     }
 
     /// Returns the files that are read when the source is opened.
@@ -294,21 +294,6 @@ impl ShareArgs {
 }
 
 impl AccessArgs {
-    /// Returns the users of this host who may use a share.
-    fn admitted(&self) -> LocalUsers {
-        let mut users = Vec::new();
-        for user in &self.admit {
-            match user {
-                AdmittedUser::All => return LocalUsers::All,
-                AdmittedUser::One(uid) => users.push(*uid),
-            }
-        }
-        if users.is_empty() {
-            return LocalUsers::Privileged;
-        }
-        LocalUsers::Users(users.into())
-    }
-
     /// Returns the terms of a share. The clients are set elsewhere.
     fn plan(&self) -> AccessPolicy {
         let mode = match self.squash {
@@ -324,7 +309,11 @@ impl AccessArgs {
                 gid: self.anon_gid,
             },
             read_only: self.read_only,
-            admission: Arc::new(Admission::new(None, self.admitted(), None)),
+            admission: Arc::new(Admission::new(
+                None,
+                self.admit.iter().copied().collect(),
+                None,
+            )),
         }
     }
 }

@@ -24,11 +24,13 @@ pub(super) struct Http {
 impl Http {
     pub(super) fn new(args: &ServeArgs) -> Result<Http, Failure> {
         let socket_group = args.identity.socket_group.as_deref();
+        let users = args.share.admitted().iter();
+        let users = users.chain(&args.observability.http_admit);
         Ok(Http {
             addr: args.observability.http.clone(),
             admission: StatusAdmission {
                 names: args.observability.http_name.clone(),
-                users: args.share.admitted(),
+                users: users.copied().collect(),
                 socket_group: users::socket_group(socket_group)?,
             },
             socket: None,
