@@ -278,7 +278,7 @@ fn requests() -> Vec<u8> {
         r#"{"Listen":{"addr":"unix:DIR/socket","place":1}}"#,
         r#"{"Listen":{"addr":"unix:DIR/other","place":0}}"#,
         r#"{"BindUdp":{"host":"127.0.0.1","port":0}}"#,
-        r#"{"ConnectUdp":{"to":"127.0.0.1:9"}}"#,
+        r#"{"CallClient":{"to":"224.0.0.1","program":"Nsm"}}"#,
         r#"{"Read":{"path":{"Unix":CERT}}}"#,
         r#"{"Read":{"path":{"Unix":[47,101,116,99,47,112,97,115,115,119,100]}}}"#,
         r#"{"Create":{"path":{"Unix":CALLS}}}"#,

@@ -79,7 +79,7 @@ impl Server {
             "Read" => is(&path, "cert"),
             "Create" => is(&path, "calls"),
             // Clients of NFS may be anywhere.
-            "ConnectUdp" => true,
+            "CallClient" => true,
             _ => false,
         }
     }

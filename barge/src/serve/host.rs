@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use vfs::HandleKey;
 
 use super::broker::{BrokerClient, DeviceChannel};
 use super::handle_key;
+use super::notify::{self, ClientProgram};
 use super::plan::Plan;
 use super::recovery::SharedState;
 use super::recovery::etcd::ActiveServer;
@@ -95,15 +96,17 @@ impl Host {
         bound.map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")))
     }
 
-    /// Connects a new UDP socket to `to`, from the address `from` if it is one of NFS.
-    pub(super) fn connect_udp(
+    /// Connects a new UDP socket to `program` of the NFS client whose portmapper is at
+    /// `portmapper`, from the address `from` if it is one of NFS.
+    pub(super) fn call_client(
         &self,
         from: Option<IpAddr>,
-        to: SocketAddr,
+        portmapper: SocketAddr,
+        program: ClientProgram,
     ) -> io::Result<UdpSocket> {
         match self {
-            Host::Direct { .. } => connect_udp(from, to),
-            Host::Brokered(broker) => broker.connect_udp(from, to),
+            Host::Direct { .. } => notify::connect(from, portmapper, program),
+            Host::Brokered(broker) => broker.call_client(from, portmapper.ip(), program),
         }
     }
 
@@ -175,16 +178,4 @@ impl Host {
             Host::Brokered(broker) => broker.id(),
         }
     }
-}
-
-/// Connects a new UDP socket to `to`, from the address `from` if it is of the same family.
-pub(super) fn connect_udp(from: Option<IpAddr>, to: SocketAddr) -> io::Result<UdpSocket> {
-    let any: IpAddr = match to {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let from = from.filter(|from| from.is_ipv4() == any.is_ipv4());
-    let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or(any), 0))?;
-    socket.connect(to)?;
-    Ok(socket)
 }

@@ -2,7 +2,7 @@
 //! restart, as statd sends it, and results of asynchronous NLM calls (`*_RES`).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,13 @@ use nfs::client::{Body, Calls, ClientCall, Credentials, Received};
 use nfs::nlm::Procedure;
 use nfs::portmap;
 use nfs::server::{Monitored, NlmCallback, Server};
+use serde::{Deserialize, Serialize};
 use vfs::Caller;
 
 use super::host::Host;
 
 /// Number of clients that are notified at once, so that clients that do not reply delay few others.
-const THREADS: usize = 16;
+pub(super) const THREADS: usize = 16;
 
 /// Timeout of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,13 +38,11 @@ pub(super) struct Sender {
     pub(super) from: Option<IpAddr>,
 }
 
-impl Sender {
-    /// Returns a socket that is connected to `to`.
-    fn socket(&self, to: SocketAddr) -> io::Result<UdpSocket> {
-        let socket = self.host.connect_udp(self.from, to)?;
-        socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        Ok(socket)
-    }
+/// A program of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum ClientProgram {
+    Nlm,
+    Nsm,
 }
 
 /// Notifies the clients that `server` lists, on threads of their own.
@@ -86,10 +85,8 @@ fn notify_client(server: &Weak<Server>, sender: &Sender, client: &Monitored, sta
 
 /// Notifies the client whose portmapper is at `portmapper`, with one attempt.
 fn send_notify(sender: &Sender, portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
-    let portmapper = sender.socket(portmapper);
-    // The host may not have the source address, or a route, yet; it may soon.
-    let portmapper = portmapper.inspect_err(|_| std::thread::sleep(REPLY_TIMEOUT))?;
-    let socket = connect(sender, &portmapper, name, &GetPort::NSM)?;
+    let program = ClientProgram::Nsm;
+    let socket = sender.host.call_client(sender.from, portmapper, program)?;
     let name_of = name.as_bytes();
     ask(
         &socket,
@@ -102,18 +99,38 @@ fn send_notify(sender: &Sender, portmapper: SocketAddr, name: &str, state: i32) 
     )
 }
 
-/// Returns a socket that is connected to the port that `portmapper` returns for `program`.
-fn connect(
-    sender: &Sender,
-    portmapper: &UdpSocket,
-    machine: &str,
-    program: &GetPort,
+/// Returns a UDP socket that is connected to the port that the portmapper at `portmapper` returns
+/// for `program`, from the address `from` if it is of the same family. Waits for the reply, and as
+/// long for an address or a route that the host does not have yet.
+pub(super) fn connect(
+    from: Option<IpAddr>,
+    portmapper: SocketAddr,
+    program: ClientProgram,
 ) -> io::Result<UdpSocket> {
-    let port = ask(portmapper, machine, program, |port| port)?;
+    let program = match program {
+        ClientProgram::Nlm => &GetPort::NLM,
+        ClientProgram::Nsm => &GetPort::NSM,
+    };
+    let asked = socket(from, portmapper).inspect_err(|_| std::thread::sleep(REPLY_TIMEOUT))?;
+    let port = ask(&asked, "", program, |port| port)?;
     if port == 0 {
         return Err(unregistered());
     }
-    sender.socket(SocketAddr::new(portmapper.peer_addr()?.ip(), port))
+    socket(from, SocketAddr::new(portmapper.ip(), port))
+}
+
+/// Returns a new UDP socket that is connected to `to`, from the address `from` if it is of the same
+/// family.
+fn socket(from: Option<IpAddr>, to: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let from = from.filter(|from| from.is_ipv4() == any.is_ipv4());
+    let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or(any), 0))?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    Ok(socket)
 }
 
 /// Maximum number of queued calls. Further calls are dropped: the client retransmits its request.
@@ -138,7 +155,8 @@ pub(super) fn caller(sender: Sender) -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
 /// Sends a call to the client whose portmapper is at `portmapper`.
 fn send_callback(sender: &Sender, portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
     let machine = "";
-    let socket = connect(sender, &sender.socket(portmapper)?, machine, &GetPort::NLM)?;
+    let program = ClientProgram::Nlm;
+    let socket = sender.host.call_client(sender.from, portmapper, program)?;
     let arguments = &call.arguments;
     macro_rules! by {
         ($procedure:ident) => {
@@ -202,8 +220,6 @@ fn unregistered() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
     const HERE: Sender = Sender {

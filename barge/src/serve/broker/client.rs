@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -26,6 +26,7 @@ use crate::child::{self, users};
 use crate::config::Config;
 use crate::serve::handle_key;
 use crate::serve::live::{LiveRequest, LiveServer};
+use crate::serve::notify::ClientProgram;
 use crate::serve::plan::Plan;
 use crate::serve::recovery::{SharedState, brokered};
 use crate::status::{Check, CheckKind, Figures, Status};
@@ -184,12 +185,13 @@ impl BrokerClient {
         DatagramSocket::from_socket(socket.into())
     }
 
-    pub(in crate::serve) fn connect_udp(
+    pub(in crate::serve) fn call_client(
         &self,
         from: Option<IpAddr>,
-        to: SocketAddr,
+        to: IpAddr,
+        program: ClientProgram,
     ) -> io::Result<UdpSocket> {
-        let request = Request::ConnectUdp { from, to };
+        let request = Request::CallClient { from, to, program };
         self.descriptor(&request).map(Into::into)
     }
 

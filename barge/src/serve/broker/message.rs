@@ -5,13 +5,14 @@
 //! makes texts for others, such as the service manager and the command of `--run`, itself.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::parts::Part;
 use crate::child::users::{Found, Query};
 use crate::serve::handle_key;
+use crate::serve::notify::ClientProgram;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,10 +27,11 @@ pub(super) enum Request {
     Configuration,
     /// Binds a UDP socket at a host of the configuration.
     BindUdp { host: String, port: u16 },
-    /// Connects a UDP socket to an NFS client, from an address that NFS is served at.
-    ConnectUdp {
+    /// Connects a UDP socket to a program of an NFS client, from an address that NFS is served at.
+    CallClient {
         from: Option<IpAddr>,
-        to: SocketAddr,
+        to: IpAddr,
+        program: ClientProgram,
     },
     /// Opens a file of the configuration to read it.
     Read { path: OsString },

@@ -5,12 +5,13 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use layers::Clients;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use transports::{Addr, Listener};
@@ -26,9 +27,8 @@ use crate::child::{message, users};
 use crate::kept_files::KeptLimit;
 use crate::listen::listen;
 use crate::private_file;
-use crate::serve::activation;
-use crate::serve::host::connect_udp;
 use crate::serve::plan::{Plan, changeable_addrs};
+use crate::serve::{activation, exports, notify};
 
 /// The files and sockets that a configuration names.
 #[derive(Clone, Debug, Default)]
@@ -39,8 +39,10 @@ pub(super) struct Permitted {
     udp: HashSet<String>,
     read: HashSet<PathBuf>,
     created: HashSet<PathBuf>,
-    /// Whether NFS is served, whose clients are called.
-    calls_clients: bool,
+    /// Whether NFS is served, whose clients are called and whose state may be in etcd.
+    serves_nfs: bool,
+    /// The clients that may use each share; `None` for all.
+    clients: Vec<Option<Arc<Clients>>>,
     /// Hosts and ports of OpenTelemetry collectors.
     #[cfg(feature = "otel")]
     collectors: HashSet<(String, u16)>,
@@ -57,7 +59,8 @@ impl Permitted {
         }
         let mut permitted = Permitted {
             addrs,
-            calls_clients: plan.export_requirements(by_default).identity.is_some(),
+            serves_nfs: plan.export_requirements(by_default).identity.is_some(),
+            clients: client_lists(plan),
             ..Permitted::default()
         };
         for endpoint in &plan.endpoints {
@@ -81,8 +84,9 @@ impl Permitted {
 }
 
 impl Permitted {
-    /// Returns whether NFS clients may be called from the address `from`.
-    fn may_call(&self, from: Option<IpAddr>) -> bool {
+    /// Returns whether an NFS client at `to` may be called from the address `from`: one that may
+    /// use a share.
+    fn may_call(&self, from: Option<IpAddr>, to: IpAddr) -> bool {
         let listens = |from: IpAddr| {
             let mut addrs = self.addrs.keys().map(|addr| addr.parse());
             addrs.any(|addr| match addr {
@@ -90,7 +94,16 @@ impl Permitted {
                 _ => false,
             })
         };
-        self.calls_clients && from.is_none_or(listens)
+        let is_host = match to.to_canonical() {
+            IpAddr::V4(to) => !to.is_unspecified() && !to.is_broadcast() && !to.is_multicast(),
+            IpAddr::V6(to) => !to.is_unspecified() && !to.is_multicast(),
+        };
+        let admits = |list: &Option<Arc<Clients>>| {
+            let list = list.as_ref();
+            list.is_none_or(|list| list.entry(Some(to.to_canonical())).is_some())
+        };
+        let is_client = is_host && self.clients.iter().any(admits);
+        self.serves_nfs && is_client && from.is_none_or(listens)
     }
 
     /// Returns those of `addition`, shares and endpoints to add to a running server.
@@ -120,7 +133,8 @@ impl Permitted {
         self.udp.extend(other.udp);
         self.read.extend(other.read);
         self.created.extend(other.created);
-        self.calls_clients |= other.calls_clients;
+        self.serves_nfs |= other.serves_nfs;
+        self.clients.extend(other.clients);
         #[cfg(feature = "otel")]
         self.collectors.extend(other.collectors);
     }
@@ -301,12 +315,19 @@ impl Responder {
             }
             Request::Configuration => broker.configuration(process).map(descriptor),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
-            Request::ConnectUdp { from, to } => match self.permitted.lock().may_call(from) {
-                true => connect_udp(from, to).map(descriptor),
-                false => Err(refused()),
-            },
+            Request::CallClient { from, to, program } => {
+                let may_call = self.permitted.lock().may_call(from, to);
+                if !may_call {
+                    return Err(refused());
+                }
+                // Without the lock, as it may take a while. The client's portmapper, not the
+                // process, names the port.
+                let portmapper = SocketAddr::new(to, nfs::portmap::PORT);
+                notify::connect(from, portmapper, program).map(descriptor)
+            }
             #[cfg(feature = "otel")]
             Request::ConnectCollector { host, port } => self.connect_collector(&host, port),
+            Request::NfsState if !self.permitted.lock().serves_nfs => Err(refused()),
             Request::NfsState => broker.nfs_state().map(descriptor),
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
@@ -402,6 +423,15 @@ impl Responder {
     }
 }
 
+/// Returns the clients that may use each share of `plan`; `None` for all.
+fn client_lists(plan: &Plan) -> Vec<Option<Arc<Clients>>> {
+    let lists = &plan.sources.client_lists;
+    // The plan has been checked.
+    let names = exports::check(&plan.sources).unwrap_or_default();
+    let clients = |name: &String| exports::clients_of(lists, name).cloned();
+    names.iter().map(clients).collect()
+}
+
 fn refused() -> io::Error {
     Errno::PERM.into()
 }
@@ -447,11 +477,39 @@ mod tests {
     #[test]
     fn clients_are_called_from_addresses_of_the_server_alone() {
         let mut permitted = at("tcp:10.0.0.7:2049", "/t");
+        permitted.clients = vec![None];
         let [own, other] = ["10.0.0.7", "10.0.0.8"].map(|addr| addr.parse().ok());
-        assert!(!permitted.may_call(None));
-        permitted.calls_clients = true;
-        assert!(permitted.may_call(None) && permitted.may_call(own));
-        assert!(!permitted.may_call(other));
+        let to = "192.0.2.1".parse().expect("an address");
+        assert!(!permitted.may_call(None, to));
+        permitted.serves_nfs = true;
+        assert!(permitted.may_call(None, to) && permitted.may_call(own, to));
+        assert!(!permitted.may_call(other, to));
+    }
+
+    #[test]
+    fn hosts_that_may_use_no_share_are_not_called() {
+        let mut permitted = at("tcp:10.0.0.7:2049", "/t");
+        permitted.serves_nfs = true;
+        let may_call = |permitted: &Permitted, to: &str| {
+            permitted.may_call(None, to.parse().expect("an address"))
+        };
+        assert!(!may_call(&permitted, "192.0.2.1"), "there is no share");
+        let list = "192.0.2.0/24 ::1(rw)".parse().expect("a list");
+        permitted.clients = vec![Some(Arc::new(list))];
+        for (to, expected) in [
+            ("192.0.2.1", true),
+            ("::ffff:192.0.2.1", true),
+            ("::1", true),
+            ("127.0.0.1", false),
+            ("198.51.100.1", false),
+        ] {
+            assert_eq!(may_call(&permitted, to), expected, "{to}");
+        }
+        permitted.clients.push(None);
+        assert!(may_call(&permitted, "198.51.100.1"));
+        for group in ["224.0.0.1", "255.255.255.255", "0.0.0.0", "::", "ff02::1"] {
+            assert!(!may_call(&permitted, group), "{group}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
 use crate::serve::recovery::brokered;
 use crate::serve::recovery::etcd::ActiveServer;
-use crate::serve::{activation, project_quota, run as command, users};
+use crate::serve::{activation, notify, project_quota, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
 use sandbox::VisiblePath;
@@ -277,6 +277,8 @@ impl Broker {
         channel: OwnedFd,
     ) -> Result<(), Failure> {
         let pool = ThreadPool::new("barge-request", THREADS, MAX_QUEUED);
+        // A client that does not reply delays calls to others only.
+        let calls = ThreadPool::new("barge-call", notify::THREADS, MAX_QUEUED);
         let (broker, process) = (self.clone(), process.clone());
         let serve = move || {
             loop {
@@ -285,6 +287,10 @@ impl Broker {
                     Err(error) => return tracing::error!("requests of the server: {error}"),
                 };
                 let (broker, process) = (broker.clone(), process.clone());
+                let pool = match request {
+                    Request::CallClient { .. } => &calls,
+                    _ => &pool,
+                };
                 // If the queue is full, the reply's socket is closed, and the request fails.
                 pool.try_run(move || {
                     to.reply(process.responder.reply(request, &broker, &process));
@@ -315,7 +321,7 @@ impl Broker {
     pub(super) fn nfs_state(&self) -> io::Result<OwnedFd> {
         match self.active.get() {
             Some(active) => brokered::serve(active.clone()),
-            None => Err(rustix::io::Errno::PERM.into()),
+            None => Err(io::Error::other("no shared state")),
         }
     }
 

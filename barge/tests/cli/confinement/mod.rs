@@ -3,6 +3,7 @@
 
 #![cfg(target_arch = "x86_64")]
 
+mod broker_requests;
 mod features;
 mod mounts;
 mod stopped;
