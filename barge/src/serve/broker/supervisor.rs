@@ -52,6 +52,13 @@ const MAX_QUEUED: usize = 256;
 
 /// If so many processes in a row crash before they have served for this time, the devices of their
 /// guests are closed: a request that is repeated may be the reason.
+///
+/// All devices of the process are closed, since the broker cannot tell whose request that is. Each
+/// device may have requests in progress when the process ends, and a note of the one that a thread
+/// serves would be a write to shared memory for every request of every device. The one way in which
+/// a guest's monitor ends a process, a page that is gone, is no crash: it ends that device alone
+/// (`sys::sigbus`). Sources that are served by themselves have processes of their own
+/// (`--processes share`).
 const EARLY_CRASHES: (usize, Duration) = (5, Duration::from_millis(250));
 
 /// If a process fails as often within this time, there is a pause before it is started again.
