@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use barge_client::{Client, OpenOptions};
-use rustix::process::geteuid;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
 use crate::mount::{Mounted, may_mount, unmount};
@@ -338,6 +338,31 @@ fn the_own_user_and_root_are_admitted_where_netlink_is_refused() {
         }
         assert!(served.stop().success());
     }
+}
+
+/// Each connection that its client had closed before it was served was a line in the log.
+#[test]
+fn connections_of_unknown_users_do_not_fill_the_log() {
+    const CONNECTIONS: usize = 40;
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("log");
+    let mut command = Command::new(BARGE);
+    command.args(["serve", "mem:", "--9p", "tcp:127.0.0.1:0"]);
+    command.stderr(fs::File::create(&log).expect("made"));
+    let served = ServerProcess::run(command);
+    let serving = Pid::from_raw(served.serving_id() as i32).expect("an id");
+    kill_process(serving, Signal::STOP).expect("stopped");
+    for _ in 0..CONNECTIONS {
+        let client = std::net::TcpStream::connect(("127.0.0.1", served.port()));
+        drop(client.expect("connected"));
+    }
+    kill_process(serving, Signal::CONT).expect("continued");
+    // It is served after them.
+    stdout_of(&served.barge(&["ls", "{}"], ""));
+    assert!(served.stop().success());
+    let log = fs::read_to_string(log).expect("read");
+    let lines = log.matches("the user of a local client is unknown").count();
+    assert!((1..CONNECTIONS / 2).contains(&lines), "{lines}: {log}");
 }
 
 /// The user of Prometheus needed `--admit`, which admitted it to shares as well.
