@@ -72,7 +72,7 @@ impl SocketTables {
     }
 }
 
-/// What is left of the limits of a search.
+/// The remaining length and time of a search.
 struct Limit {
     left: u64,
     end: Instant,
@@ -185,7 +185,7 @@ impl Search {
         self.owners.dedup();
         match self.owners[..] {
             [owner] => Ok(Some(owner)),
-            // Nobody's, or of several users.
+            // There is no such socket, or several users have one.
             _ => Ok(None),
         }
     }
