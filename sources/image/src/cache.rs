@@ -250,6 +250,20 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         std::mem::take(&mut state.bytes)
     }
 
+    /// Releases the entries of `keys`, except for loads in progress.
+    pub(crate) fn remove(&self, keys: impl Iterator<Item = K>) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        for key in keys {
+            if let Some(Slot::Ready { bytes, .. }) = state.slots.get(&key) {
+                state.bytes -= bytes.len() as u64;
+                state.slots.remove(&key);
+            }
+        }
+        let slots = &state.slots;
+        state.order.retain(|key| slots.contains_key(key));
+    }
+
     fn count_evicted(&self, bytes: u64) {
         self.evicted.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -371,6 +385,23 @@ mod tests {
             cache.age();
         }
         assert_eq!(cache.stats().bytes, 0);
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_and_all_else_is_there() {
+        let cache = Cache::new(100);
+        for key in 1..4 {
+            put(&cache, key, 30);
+        }
+        let load = ours(&cache, 7);
+        for _ in 0..3 {
+            cache.remove([2, 7, 8].into_iter());
+            assert!(is_there(&cache, 1) && !is_there(&cache, 2) && is_there(&cache, 3));
+            assert_eq!(cache.stats().bytes, 60);
+            put(&cache, 2, 30);
+            assert_eq!(cache.lock().order.len(), 3);
+        }
+        load.settle(Ok([].into()));
     }
 
     #[test]

@@ -30,6 +30,13 @@ pub trait RangeSource: Send + Sync {
     /// error if a range is beyond the end.
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
 
+    /// Reads as [`RangeSource::read`] does, and returns for each piece whether its bytes are those
+    /// of the image, as far as they can be verified. No others may be used.
+    fn read_each(&self, pieces: &mut [Piece<'_>]) -> io::Result<Vec<bool>> {
+        self.read(pieces)?;
+        Ok(vec![true; pieces.len()])
+    }
+
     /// Asks the server of a remote source whether it answers: one request, which is not repeated
     /// and whose reply is not cached. Returns `Ok` at once for a local source.
     fn ping(&self) -> io::Result<()> {

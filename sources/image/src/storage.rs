@@ -1,6 +1,5 @@
 //! Image storage: devices read in segments, and decoded clusters, both cached.
 
-use std::io;
 use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::Arc;
@@ -276,17 +275,9 @@ impl<'a> Access<'a> {
                 buffer: Arc::get_mut(into).expect("nobody else has it yet"),
             })
             .collect();
-        let read = match source.read(&mut pieces) {
-            // One segment failed verification; the others are read one by one.
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let each = pieces.chunks_mut(1);
-                each.map(|piece| Ok(source.read(piece)?)).collect()
-            }
-            Err(error) => return Err(error.into()),
-            Ok(()) => vec![Ok(()); pieces.len()],
-        };
-        let segments: Vec<Result<Arc<[u8]>>> = (segments.into_iter().zip(read))
-            .map(|(segment, read): (_, Result<()>)| read.map(|()| segment))
+        let matches = source.read_each(&mut pieces)?;
+        let segments: Vec<Result<Arc<[u8]>>> = (segments.into_iter().zip(matches))
+            .map(|(segment, matches)| matches.then_some(segment).ok_or(Errno::EIO))
             .collect();
         for ((_, load), segment) in loads.into_iter().zip(&segments) {
             load.settle(segment.clone());
@@ -313,9 +304,11 @@ impl<'a> Access<'a> {
             source.filter(|_| device > 0 || self.devices.root.is_none())
         });
         let range = cluster.offset..cluster.offset.saturating_add(cluster.encoded.into());
-        let were_any = source.is_some_and(|source| source.drop_copies(range));
-        if were_any {
-            self.devices.cache.clear();
+        let were_any = source.is_some_and(|source| source.drop_copies(range.clone()));
+        if let Some(device) = cluster.device.filter(|_| were_any) {
+            let segments = range.start / SEGMENT..range.end.div_ceil(SEGMENT);
+            let segments = segments.map(|number| Key::Segment(device, number));
+            self.devices.cache.remove(segments);
         }
         were_any
     }

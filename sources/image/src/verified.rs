@@ -115,16 +115,37 @@ impl Verified {
     /// Verifies chunks of a level, which were read from the inner source. Those that do not match
     /// their hashes are read once more, past all stored copies: the server or the disk may have
     /// been wrong once. Copies of what does not match then are dropped, too, so that each later
-    /// read asks the server again. Returns `InvalidData` if a chunk still does not match.
-    fn verify_or_read_again(&self, level: usize, chunks: Vec<Chunk<'_>>) -> io::Result<()> {
-        let mut result = Ok(());
-        for Chunk { number, bytes } in chunks {
-            if self.matches(level, number, bytes)? {
+    /// read asks the server again. Returns the chunks that still do not match, or whose hashes do
+    /// not match theirs.
+    fn verify_or_read_again(
+        &self,
+        level: usize,
+        chunks: Vec<Chunk<'_>>,
+    ) -> io::Result<BTreeSet<u64>> {
+        let (mut wrong, mut failed) = (Vec::new(), BTreeSet::new());
+        // Chunks of hashes that do not match theirs are read once for all the chunks below them.
+        let mut failed_hashes = BTreeSet::new();
+        for chunk in chunks {
+            let (hashes, _) = HashLayout::hash_location(chunk.number);
+            if failed_hashes.contains(&hashes) {
+                failed.insert(chunk.number);
                 continue;
             }
+            match self.matches(level, chunk.number, chunk.bytes) {
+                Ok(true) => {}
+                Ok(false) => wrong.push(chunk),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    failed_hashes.insert(hashes);
+                    failed.insert(chunk.number);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if !wrong.is_empty() {
+            self.read_again(level, &mut wrong)?;
+        }
+        for Chunk { number, bytes } in wrong {
             let range = self.header.layout().chunk(level, number);
-            self.inner.drop_copies(range.clone());
-            read(&*self.inner, range.start, bytes)?;
             if self.matches(level, number, bytes)? {
                 tracing::warn!(
                     "bytes {} to {} of the image did not match their hashes, and do after they \
@@ -135,10 +156,26 @@ impl Verified {
             } else {
                 self.inner.drop_copies(range);
                 self.log_mismatch(level, number);
-                result = Err(io::ErrorKind::InvalidData.into());
+                failed.insert(number);
             }
         }
-        result
+        Ok(failed)
+    }
+
+    /// Reads chunks of a level past all stored copies, in one call: a server that is wrong about
+    /// many is waited for once.
+    fn read_again(&self, level: usize, chunks: &mut [Chunk<'_>]) -> io::Result<()> {
+        let layout = self.header.layout();
+        let mut pieces = Vec::with_capacity(chunks.len());
+        for Chunk { number, bytes } in chunks {
+            let range = layout.chunk(level, *number);
+            pieces.push(Piece {
+                offset: range.start,
+                buffer: bytes,
+            });
+            self.inner.drop_copies(range);
+        }
+        self.inner.read(&mut pieces)
     }
 
     /// Returns the ranges of the chunks, of hashes and of the image, that can be read and do not
@@ -206,7 +243,11 @@ impl Verified {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let loaded = read(&*self.inner, range.start, &mut bytes).and_then(|()| {
             let bytes = &mut bytes[..];
-            self.verify_or_read_again(level, vec![Chunk { number, bytes }])
+            let failed = self.verify_or_read_again(level, vec![Chunk { number, bytes }])?;
+            match failed.is_empty() {
+                true => Ok(()),
+                false => Err(io::ErrorKind::InvalidData.into()),
+            }
         });
         match loaded {
             Ok(()) => {
@@ -222,13 +263,20 @@ impl Verified {
     }
 
     /// Verifies whole chunks of the image, which were read from the inner source into `pieces`.
-    fn verify_pieces(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+    /// Returns whether each piece matches its hashes.
+    fn verify_pieces(&self, pieces: &mut [Piece<'_>]) -> io::Result<Vec<bool>> {
         let chunks = pieces.iter_mut().flat_map(|piece| {
             let numbers = piece.offset / CHUNK_SIZE..;
             let chunks = numbers.zip(piece.buffer.chunks_mut(CHUNK_SIZE as usize));
             chunks.map(|(number, bytes)| Chunk { number, bytes })
         });
-        self.verify_or_read_again(0, chunks.collect())
+        let failed = self.verify_or_read_again(0, chunks.collect())?;
+        let matches = pieces.iter().map(|piece| {
+            let end = piece.offset + piece.buffer.len() as u64;
+            let numbers = piece.offset / CHUNK_SIZE..end.div_ceil(CHUNK_SIZE);
+            failed.range(numbers).next().is_none()
+        });
+        Ok(matches.collect())
     }
 
     /// Returns the offset and length of the whole chunks around a piece.
@@ -280,34 +328,44 @@ impl RangeSource for Verified {
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        let matches = self.read_each(pieces)?;
+        match matches.iter().all(|matches| *matches) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn read_each(&self, pieces: &mut [Piece<'_>]) -> io::Result<Vec<bool>> {
         let around = pieces.iter().map(|piece| self.enclosing_chunks(piece));
         let around = around.collect::<io::Result<Vec<_>>>()?;
         let are_chunks = (pieces.iter().zip(&around))
             .all(|(piece, (at, len))| (piece.offset, piece.buffer.len()) == (*at, *len));
-        if are_chunks {
+        let matches = if are_chunks {
             self.inner.read(pieces)?;
-            self.verify_pieces(pieces)?;
+            self.verify_pieces(pieces)?
         } else {
+            let mut matches = Vec::with_capacity(pieces.len());
             for (piece, (at, len)) in pieces.iter_mut().zip(around) {
                 let mut chunks = vec![0; len];
                 read(&*self.inner, at, &mut chunks)?;
-                self.verify_pieces(&mut [Piece {
+                matches.extend(self.verify_pieces(&mut [Piece {
                     offset: at,
                     buffer: &mut chunks,
-                }])?;
+                }])?);
                 let skip = (piece.offset - at) as usize;
                 piece
                     .buffer
                     .copy_from_slice(&chunks[skip..][..piece.buffer.len()]);
             }
-        }
+            matches
+        };
         // The header is not part of the image: its chunk is hashed with zeros in its place.
         for piece in pieces {
             let header = (HEADER_SIZE as u64).saturating_sub(piece.offset) as usize;
             let len = piece.buffer.len();
             piece.buffer[..header.min(len)].fill(0);
         }
-        Ok(())
+        Ok(matches)
     }
 
     fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {

@@ -225,6 +225,67 @@ fn a_wrong_reply_that_is_no_image_is_not_kept_in_the_disk_cache() {
     }
 }
 
+/// Each wrong chunk was read again alone, and then once more with its neighbours, so that a server
+/// that was wrong throughout was waited for about 200 times.
+#[test]
+fn a_server_that_is_wrong_about_many_chunks_is_asked_twice() {
+    let Some(bytes) = image(&[], &[], None) else {
+        return;
+    };
+    let part = &expected("big")[..64];
+    let at = bytes.windows(64).position(|bytes| bytes == part);
+    let at = at.expect("the file is not compressed") as u64;
+    let far = Far::new(bytes);
+    let fs = open(&far, &Trust::Hashes).expect("an image");
+    let file = root(&fs).lookup("big").expect("there");
+    let file = file.open(OpenFlags::READ).expect("opened");
+    let middle = at + (4 << 20);
+    far.reply_wrongly_within(middle..at + (9 << 20), u32::MAX);
+    far.reads();
+    // Hashes and chunks, and the wrong ones once more.
+    assert_eq!(file.read(5 << 20, 1 << 20), Err(Errno::EIO));
+    let reads = far.reads();
+    assert!(reads.len() <= 4, "{reads:?}");
+    // Chunks beside the wrong ones are read.
+    let good = (middle - middle % CHUNK_SIZE - at) as usize;
+    let want = &expected("big")[good - 100_000..good];
+    assert!(file.read(good as u64 - 100_000, 100_000).as_deref() == Ok(want));
+}
+
+/// Each read of a cluster that could not be decoded threw everything away that was cached.
+#[test]
+fn a_cluster_that_cannot_be_decoded_leaves_the_cache_of_others_alone() {
+    let tree = TempDir::new().expect("a directory");
+    plant(tree.path());
+    let Ok(bed) = Bed::make(&["-zlz4"], tree.path()) else {
+        eprintln!("skipped: there is no mkfs.erofs");
+        return;
+    };
+    let bytes = fs::read(bed.image()).expect("an image");
+    let text = b"again and ";
+    let at = bytes.windows(text.len()).position(|bytes| bytes == text);
+    let at = at.expect("the first cluster begins with it") as u64;
+    let dir = TempDir::new().expect("a directory");
+    let far = Far::new(bytes);
+    // Zeros in front of the encoded bytes, and the length of the first literal.
+    far.reply_wrongly_within(at - 2..at, u32::MAX);
+    let fs = open_cached(dir.path(), &far, &Trust::Hashes).expect("an image");
+    for name in ["a", "b", "big"] {
+        assert!(read(&root(&fs), name) == Ok(expected(name)));
+    }
+    let before = fs.cache_stats();
+    for _ in 0..3 {
+        assert!(read(&root(&fs), "text") == Err(Errno::EIO));
+        let after = fs.cache_stats();
+        assert!(after.bytes >= before.bytes, "{before:?} {after:?}");
+    }
+    let before = fs.cache_stats();
+    assert!(read(&root(&fs), "big") == Ok(expected("big")));
+    assert_eq!(fs.cache_stats().misses, before.misses);
+    far.reply_wrongly(0, 0);
+    assert!(read(&root(&fs), "text") == Ok(expected("text")));
+}
+
 fn verify(dir: &Path) -> Verification {
     let options = DiskCacheOptions::new(dir.to_owned(), None);
     let name = options.images().expect("listed").remove(0).name;

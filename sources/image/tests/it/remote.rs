@@ -1,6 +1,7 @@
 //! A simulated remote source in memory that records reads.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use image::{FileGuard, MemoryRanges, Piece, RangeSource};
@@ -13,8 +14,8 @@ pub(crate) struct Far {
     run: u64,
     /// The offset and length of each read.
     reads: Mutex<Vec<(u64, u64)>>,
-    /// The offset of a byte that is wrong in the next replies, and their number.
-    wrong: Mutex<(u64, u32)>,
+    /// The range of bytes that are wrong in the next replies, and the number of these.
+    wrong: Mutex<(Range<u64>, u32)>,
 }
 
 impl Far {
@@ -29,13 +30,18 @@ impl Far {
             bytes: MemoryRanges(bytes),
             run,
             reads: Mutex::default(),
-            wrong: Mutex::default(),
+            wrong: Mutex::new((0..0, 0)),
         })
     }
 
     /// Makes the byte at `offset` wrong in the next `replies` that have it.
     pub(crate) fn reply_wrongly(&self, offset: u64, replies: u32) {
-        *self.wrong.lock() = (offset, replies);
+        self.reply_wrongly_within(offset..offset + 1, replies);
+    }
+
+    /// Makes the bytes of `range` wrong in the next `replies` that have some of them.
+    pub(crate) fn reply_wrongly_within(&self, range: Range<u64>, replies: u32) {
+        *self.wrong.lock() = (range, replies);
     }
 
     /// Returns the reads since the last call.
@@ -68,11 +74,13 @@ impl RangeSource for Far {
         reads.push((pieces.first().map_or(0, |piece| piece.offset), bytes as u64));
         drop(reads);
         self.bytes.read(pieces)?;
-        let (at, replies) = &mut *self.wrong.lock();
+        let (wrong, replies) = &mut *self.wrong.lock();
         for piece in pieces {
             let end = piece.offset + piece.buffer.len() as u64;
-            if *replies > 0 && (piece.offset..end).contains(at) {
-                piece.buffer[(*at - piece.offset) as usize] ^= 0x40;
+            let (from, to) = (wrong.start.max(piece.offset), wrong.end.min(end));
+            if *replies > 0 && from < to {
+                let part = (from - piece.offset) as usize..(to - piece.offset) as usize;
+                piece.buffer[part].iter_mut().for_each(|byte| *byte ^= 0x40);
                 *replies -= 1;
             }
         }
