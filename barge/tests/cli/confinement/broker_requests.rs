@@ -6,8 +6,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::{Value, json};
 use transports::fd_passing::{recv_with_file, send_with_file};
 
-/// Returns the reply of the broker at `channel`, `Null` if there is none, and whether a descriptor is
-/// passed.
+/// Returns the reply of the broker at `channel`, `Null` if there is none, and whether a descriptor
+/// is passed.
 fn ask(channel: &OwnedFd, request: &Value) -> (Value, bool) {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("a pair");
