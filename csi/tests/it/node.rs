@@ -11,9 +11,11 @@ use csi::proto::{
     NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tonic::{Code, Status};
 
+use crate::controller::Server;
 use crate::daemon::{
     Daemon, Scratch, barge, capability, command, may_mount, processes_with, until,
 };
@@ -471,6 +473,43 @@ fn a_volume_that_does_not_answer_can_be_unpublished() {
     });
     volume.unstage().expect("unstaged");
     other.unstage().expect("unstaged");
+}
+
+/// statvfs(2) of such a mount returns `ETIMEDOUT`, and the mount was unmounted as if it were dead.
+#[test]
+fn a_soft_mount_whose_server_hangs_stays_staged() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let shared = scratch.dir("shared");
+    fs::write(scratch.path("shared/hello"), "hello").expect("written");
+    let (_server, source) = Server::start("--9p", &shared, &[]);
+    let daemon = Daemon::start(&scratch, &[]);
+    let context = [
+        ("source", &*source),
+        ("options", "soft,timeo=10,cache=none"),
+    ];
+    let volume = Volume::new(&daemon, &scratch, "v", &context);
+    let (target, next) = (scratch.text("target"), scratch.text("next"));
+    volume.stage().expect("staged");
+    volume.publish(&target, false).expect("published");
+    let mounted = processes_with(&volume.staging);
+    let stopped = Stopped::new(processes_with(&shared));
+    until("a call times out", || {
+        rustix::fs::statvfs(&*volume.staging).err() == Some(Errno::TIMEDOUT)
+    });
+    volume.publish(&next, false).expect("it is staged");
+    assert_eq!(scratch.mounts(), 3);
+    assert_eq!(processes_with(&volume.staging), mounted, "no other mount");
+    drop(stopped);
+    for target in [&target, &next] {
+        until("the server is back", || {
+            fs::read(format!("{target}/hello")).is_ok_and(|text| text == b"hello")
+        });
+        volume.unpublish(target).expect("unpublished");
+    }
+    volume.unstage().expect("unstaged");
 }
 
 #[test]
