@@ -40,13 +40,9 @@ impl Layer for Host {
         sink.file(self.0.as_fd(), offset, len, cx.patience)
     }
 
-    forward! {
-        id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { id above }
+
+    forward! { all but read }
 }
 
 /// A buffer into which pages are read repeatedly, or not at all.

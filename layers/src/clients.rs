@@ -295,10 +295,5 @@ impl Layer for Admission {
 
     forward! { id above }
 
-    forward! { to choose:
-        root resolve sync
-        handle attr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { to choose: all but setattr file_setattr }
 }

@@ -165,12 +165,7 @@ fn next(random: &mut u64) -> f64 {
 impl Layer for Fault {
     forward! { capabilities id above }
 
-    forward! { with inject:
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { with inject: all }
 }
 
 #[cfg(test)]

@@ -111,12 +111,7 @@ impl Layer for AccessPolicy {
 
     forward! { id above }
 
-    forward! { to choose:
-        root resolve sync
-        handle attr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { to choose: all but setattr file_setattr }
 }
 
 impl Layer for Gate {
@@ -159,10 +154,5 @@ impl Layer for Gate {
 
     forward! { id above }
 
-    forward! { to choose:
-        root resolve sync
-        handle attr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock_holder
-        file_attr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { to choose: all but setattr host_lock file_setattr }
 }

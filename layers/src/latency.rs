@@ -62,11 +62,5 @@ impl Layer for Latency {
 
     forward! { capabilities id above }
 
-    forward! { with measured:
-        root resolve sync
-        lookup handle attr access readlink open create unlink
-        setattr statfs parent make tmpfile link rename xattr xattrs set_xattr remove_xattr
-        host_lock host_lock_holder
-        file_attr file_setattr write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { with measured: all but read }
 }

@@ -229,6 +229,10 @@ macro_rules! layer_method {
 /// - `forward! { with RUN: … }`: `self.RUN(op, node, cx, run)` decides whether and when to call
 ///   `run()`, which calls the object below.
 ///
+/// `all` in place of the names stands for every operation, `all but lookup attr …` for all others:
+/// a layer that treats operations alike has no list that may lack one. A layer whose rules depend
+/// on the operation names each, so that it does not compile until a new one has a rule.
+///
 /// Two more forms write methods of [`vfs::FileSystem`], [`vfs::Node`] or [`vfs::File`], for a type
 /// that wraps another object of its kind:
 /// - `forward! { wrapped: … }`: calls `self.inner`.
@@ -236,15 +240,84 @@ macro_rules! layer_method {
 ///   returns.
 #[macro_export]
 macro_rules! forward {
-    (with $with:ident: $($op:ident)*) => { $($crate::operation! { [with $with] $op })* };
-    (by $caller:ident: $($op:ident)*) => { $($crate::operation! { [by $caller] $op })* };
-    (showing $show:ident: $($op:ident)*) => { $($crate::operation! { [showing $show] $op })* };
-    (to $choose:ident: $($op:ident)*) => { $($crate::operation! { [to $choose] $op })* };
-    (layered: $($op:ident)*) => { $($crate::operation! { [layered] $op })* };
-    (wrapped: $($op:ident)*) => { $($crate::operation! { [wrapped] $op })* };
-    (shared: $($op:ident)*) => { $($crate::operation! { [shared] $op })* };
-    (declare: $($op:ident)*) => { $($crate::operation! { [declare] $op })* };
-    ($($op:ident)*) => { $($crate::operation! { [] $op })* };
+    (with $with:ident: $($ops:ident)*) => { $crate::operations! { [with $with] $($ops)* } };
+    (by $caller:ident: $($ops:ident)*) => { $crate::operations! { [by $caller] $($ops)* } };
+    (showing $show:ident: $($ops:ident)*) => { $crate::operations! { [showing $show] $($ops)* } };
+    (to $choose:ident: $($ops:ident)*) => { $crate::operations! { [to $choose] $($ops)* } };
+    (layered: $($ops:ident)*) => { $crate::operations! { [layered] $($ops)* } };
+    (wrapped: $($ops:ident)*) => { $crate::operations! { [wrapped] $($ops)* } };
+    (shared: $($ops:ident)*) => { $crate::operations! { [shared] $($ops)* } };
+    (declare: $($ops:ident)*) => { $crate::operations! { [declare] $($ops)* } };
+    ($($ops:ident)*) => { $crate::operations! { [] $($ops)* } };
+}
+
+/// The methods of [`forward!`], written in one of its forms.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! operations {
+    ($how:tt all) => { $crate::operations! { $how all but } };
+    ($how:tt all but $($named:ident)*) => {
+        $crate::operations_but! { $how [$($named)*]
+            root resolve sync
+            handle attr setattr access statfs open readlink lookup parent create make tmpfile link
+            unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+            file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
+        }
+    };
+    ($how:tt $($op:ident)*) => { $($crate::operation! { $how $op })* };
+}
+
+/// The methods of some operations but those in a list.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! operations_but {
+    ($how:tt $named:tt $($op:ident)*) => { $($crate::operation_unless! { $how $named $op })* };
+}
+
+/// The method of an operation that is not in a list.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! operation_unless {
+    ($how:tt [] $op:ident) => { $crate::operation! { $how $op } };
+    ($how:tt [root $($rest:ident)*] root) => {};
+    ($how:tt [resolve $($rest:ident)*] resolve) => {};
+    ($how:tt [sync $($rest:ident)*] sync) => {};
+    ($how:tt [handle $($rest:ident)*] handle) => {};
+    ($how:tt [attr $($rest:ident)*] attr) => {};
+    ($how:tt [setattr $($rest:ident)*] setattr) => {};
+    ($how:tt [access $($rest:ident)*] access) => {};
+    ($how:tt [statfs $($rest:ident)*] statfs) => {};
+    ($how:tt [open $($rest:ident)*] open) => {};
+    ($how:tt [readlink $($rest:ident)*] readlink) => {};
+    ($how:tt [lookup $($rest:ident)*] lookup) => {};
+    ($how:tt [parent $($rest:ident)*] parent) => {};
+    ($how:tt [create $($rest:ident)*] create) => {};
+    ($how:tt [make $($rest:ident)*] make) => {};
+    ($how:tt [tmpfile $($rest:ident)*] tmpfile) => {};
+    ($how:tt [link $($rest:ident)*] link) => {};
+    ($how:tt [unlink $($rest:ident)*] unlink) => {};
+    ($how:tt [rename $($rest:ident)*] rename) => {};
+    ($how:tt [xattr $($rest:ident)*] xattr) => {};
+    ($how:tt [xattrs $($rest:ident)*] xattrs) => {};
+    ($how:tt [set_xattr $($rest:ident)*] set_xattr) => {};
+    ($how:tt [remove_xattr $($rest:ident)*] remove_xattr) => {};
+    ($how:tt [host_lock $($rest:ident)*] host_lock) => {};
+    ($how:tt [host_lock_holder $($rest:ident)*] host_lock_holder) => {};
+    ($how:tt [file_attr $($rest:ident)*] file_attr) => {};
+    ($how:tt [file_setattr $($rest:ident)*] file_setattr) => {};
+    ($how:tt [read $($rest:ident)*] read) => {};
+    ($how:tt [write $($rest:ident)*] write) => {};
+    ($how:tt [readdir $($rest:ident)*] readdir) => {};
+    ($how:tt [fsync $($rest:ident)*] fsync) => {};
+    ($how:tt [flush $($rest:ident)*] flush) => {};
+    ($how:tt [allocate $($rest:ident)*] allocate) => {};
+    ($how:tt [seek $($rest:ident)*] seek) => {};
+    ($how:tt [extents $($rest:ident)*] extents) => {};
+    ($how:tt [copy $($rest:ident)*] copy) => {};
+    ($how:tt [lease $($rest:ident)*] lease) => {};
+    ($how:tt [$other:ident $($rest:ident)*] $op:ident) => {
+        $crate::operation_unless! { $how [$($rest)*] $op }
+    };
 }
 
 /// A layer: one method for each operation. `inner` is the object below; nodes and files among the
@@ -263,13 +336,9 @@ pub trait Layer: Send + Sync + 'static {
         false
     }
 
-    forward! { declare:
-        capabilities id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { declare: capabilities id above }
+
+    forward! { declare: all }
 }
 
 /// A layer with other owners.
@@ -278,11 +347,7 @@ impl<L: Layer + ?Sized> Layer for Arc<L> {
         (**self).allows_passthrough()
     }
 
-    forward! { shared:
-        capabilities id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { shared: capabilities id above }
+
+    forward! { shared: all }
 }

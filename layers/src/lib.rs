@@ -2,9 +2,9 @@
 //!
 //! Each layer implements [`Layer`]: one method per operation, none with a default body, each called
 //! with the object below. A layer names the operations that it leaves unchanged with [`forward!`],
-//! so a new operation does not compile until each layer has decided about it. [`stack()`] does the
-//! wrapping for all layers: it wraps results and unwraps arguments. [`bundle`] joins several file
-//! systems into one, with a layer over each.
+//! so a new operation does not compile until each layer has decided about it, or says that it
+//! treats all of them alike. [`stack()`] does the wrapping for all layers: it wraps results and
+//! unwraps arguments. [`bundle`] joins several file systems into one, with a layer over each.
 //!
 //! Deliberately absent: sources, clocks (they are injected), state per node or file except in
 //! [`disk_cache`], [`disk_quota`], [`hide`], [`limit`], [`pagecache`], [`poke`] and [`read_trace`].

@@ -32,11 +32,7 @@ impl Layer for SealedHandles {
         inner.resolve(cx, &Handle::new(self.0.open(handle)?)?)
     }
 
-    forward! {
-        capabilities id above
-        root sync
-        attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { capabilities id above }
+
+    forward! { all but resolve handle }
 }

@@ -119,10 +119,5 @@ impl Layer for Squash {
 
     forward! { capabilities id above }
 
-    forward! { by caller:
-        root resolve sync
-        handle attr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr read write readdir fsync flush allocate seek extents copy lease
-    }
+    forward! { by caller: all but setattr file_setattr }
 }

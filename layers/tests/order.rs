@@ -50,12 +50,7 @@ impl Layer for Recorder {
 
     layers::forward! { id above }
 
-    layers::forward! { with record:
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-    }
+    layers::forward! { with record: all }
 }
 
 /// The objects to call operations on.

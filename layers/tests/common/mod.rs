@@ -71,13 +71,9 @@ pub(crate) trait Passing: Send + Sync + 'static {
 pub(crate) struct Data<P>(pub(crate) Arc<P>);
 
 impl<P: Passing> Layer for Data<P> {
-    layers::forward! {
-        capabilities id above
-        root resolve sync
-        handle attr setattr access statfs open readlink parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr readdir fsync flush allocate seek extents copy lease
-    }
+    layers::forward! { capabilities id above }
+
+    layers::forward! { all but lookup read write }
 
     fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         let entry = inner.lookup(cx, name)?;

@@ -293,11 +293,7 @@ macro_rules! forward_run {
     () => {
         forward! { capabilities id above root resolve sync host_lock host_lock_holder }
 
-        forward! { with run:
-            handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-            unlink rename xattr xattrs set_xattr remove_xattr
-            file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
-        }
+        forward! { with run: all but root resolve sync host_lock host_lock_holder }
     };
 }
 

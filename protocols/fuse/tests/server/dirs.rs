@@ -62,13 +62,9 @@ impl Layer for Rooms {
         inner
     }
 
-    layers::forward! {
-        id above
-        root resolve sync
-        handle attr setattr access statfs open readlink lookup parent create make tmpfile link
-        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write fsync flush allocate seek extents copy lease
-    }
+    layers::forward! { id above }
+
+    layers::forward! { all but readdir }
 
     fn readdir(
         &self,
