@@ -8,11 +8,13 @@
 //!   [`Message`] and [`ReplyBuffer`] serve as request and reply of a [`wire::Session`], which
 //!   [`session`] drives in place of an engine.
 //! - [`Lasting`]: a tree that several servers in turn serve, as if it outlived the process.
+//! - [`wait_until`] and [`SetOnDrop`], with which a test that fails ends.
+//! - [`ControlGroup`] and [`count_under_locks`], for tests of whole programs and of mounts.
 //!
 //! Every operation of the suite is tried at each [`vfs::Patience`] until it does not return
 //! `WOULD_BLOCK`, which detects operations that have an effect before they return it.
 //!
-//! Deliberately absent: a file system of its own, and system calls.
+//! Deliberately absent: a file system of its own, and system calls that std lacks.
 //!
 //! Lock order: a [`Script`] takes one mutex at a time and makes no calls while it holds it.
 
@@ -20,17 +22,23 @@
 
 pub mod cases;
 pub mod context;
+mod control_group;
 mod lasting;
+mod lock_counter;
 pub mod payload;
 pub mod script;
 pub mod session;
 mod suite;
 mod test_node;
+mod waiting;
 mod walk;
 
 pub use context::{Profile, TestContext, TestFile, TestNode, TestSubject, clock, run};
+pub use control_group::ControlGroup;
 pub use lasting::Lasting;
+pub use lock_counter::count_under_locks;
 pub use payload::{Message, ReplyBuffer, TestPayload};
 pub use script::{Answer, Latch, RecordedCall, Script};
 pub use test_node::ListedEntry;
+pub use waiting::{SetOnDrop, wait_until};
 pub use walk::walk_all;
