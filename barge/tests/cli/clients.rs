@@ -4,18 +4,17 @@
 //! There are 2 mounts for each version, or `MOUNTS` in the environment. They work for 5 s, or for
 //! `LEASES` leases of 10 s, while fio verifies data on each mount.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
+use vfs_testkit::{count_under_locks, wait_until};
 
 use crate::mount::{Mounted, may_mount};
 use crate::restart::free_port;
-use crate::served::{BARGE, ServerProcess, has, wait_until};
+use crate::served::{BARGE, ServerProcess, has};
 
 /// The lease time of the server, the shortest one.
 const LEASE: Duration = Duration::from_secs(10);
@@ -38,55 +37,6 @@ fn serve(share: &Path, port: u16) -> ServerProcess {
     command.args(["--nfs-lease", &lease, "--nfs-state-dir"]);
     command.arg(share.with_file_name("state"));
     ServerProcess::run(command)
-}
-
-fn open(path: &Path) -> File {
-    let mut options = File::options();
-    let options = options.read(true).write(true).create(true).truncate(false);
-    options.open(path).expect("opened")
-}
-
-/// Adds one to the number in a file, under an exclusive lock, and returns it.
-fn count(path: &Path) -> u64 {
-    let mut file = open(path);
-    file.lock().expect("locked");
-    let mut text = String::new();
-    file.read_to_string(&mut text).expect("read");
-    let number = text.trim().parse().unwrap_or(0) + 1;
-    file.seek(SeekFrom::Start(0)).expect("found");
-    write!(file, "{number:10}").expect("written");
-    file.sync_all().expect("synchronized");
-    file.unlock().expect("unlocked");
-    number
-}
-
-/// Locks and counts on the mount at `at` until `end`, holding a lock that is refused to others.
-/// Returns how often it has counted, and the locked file: others may not have ended.
-fn work(at: &Path, own: u32, all: u32, end: Instant) -> (u64, File) {
-    let mut held = open(&at.join(format!("held-{own}")));
-    held.lock().expect("nobody else locks it");
-    let mut rounds = 0;
-    while Instant::now() < end {
-        count(&at.join("counter"));
-        rounds += 1;
-        write!(held, "{rounds}").expect("written");
-        held.sync_all().expect("synchronized");
-        for other in (0..all).filter(|other| *other != own) {
-            let path = at.join(format!("held-{other}"));
-            // It may not have begun yet.
-            if let Ok(file) = File::options().read(true).write(true).open(path)
-                && file.metadata().expect("there").len() > 0
-            {
-                let taken = file.try_lock();
-                assert!(
-                    matches!(taken, Err(TryLockError::WouldBlock)),
-                    "client {own} has got the lock of client {other}: {taken:?}"
-                );
-            }
-        }
-    }
-    held.sync_all().expect("synchronized");
-    (rounds, held)
 }
 
 /// Starts fio on a mount.
@@ -126,7 +76,6 @@ fn keep_their_state(version: &str) {
         .map(|at| Mounted::new(&[&url, "-o", "cache=none"], at))
         .collect();
     let time = leases.map_or(TIME, |leases| LEASE * leases);
-    let end = Instant::now() + time;
     let verifies = leases.is_some() && has("fio");
     let fio: Vec<_> = places
         .iter()
@@ -134,26 +83,12 @@ fn keep_their_state(version: &str) {
         .filter(|_| verifies)
         .map(|(at, own)| verified(at, own, time))
         .collect();
-    let rounds: u64 = thread::scope(|scope| {
-        let threads: Vec<_> = places
-            .iter()
-            .zip(0..)
-            .map(|(at, own)| scope.spawn(move || work(at, own, mounts, end)))
-            .collect();
-        let ended: Vec<_> = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .collect();
-        ended.iter().map(|(rounds, _)| rounds).sum()
-    });
+    let rounds = count_under_locks(&places, &share, time);
     for child in fio {
         let output = child.wait_with_output().expect("runs");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}");
     }
-    // Two clients in the critical section would have lost an increment.
-    let counted = count(&share.join("counter"));
-    assert_eq!(counted, rounds + 1, "over v{version}");
     println!("v{version}: {mounts} mounts counted to {rounds}");
     drop((held, server));
 }
@@ -197,12 +132,13 @@ fn the_next_mount_after_a_kill_does_not_wait_for_the_old_locks() {
         };
         let url = format!("nfs://127.0.0.1:{port}/?vers={version}");
         let first = Mounted::new(&[&url, "-o", "cache=none"], &at);
-        let file = open(&at.join("file"));
+        let file = File::create(at.join("file")).expect("made");
         file.lock().expect("locked");
         first.kill();
         first.ended();
         drop(file);
-        let there = open(&share.join("file"));
+        let there = File::options().write(true).open(share.join("file"));
+        let there = there.expect("opened");
         // The server has it as a lock of a range on its host.
         let take = || fcntl_lock(&there, FlockOperation::NonBlockingLockExclusive);
         assert!(take().is_err(), "v{version}: the server keeps the lock");
