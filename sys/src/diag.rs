@@ -540,12 +540,13 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: switching users needs root");
         }
-        let dir = std::env::temp_dir().join(format!("barge-unix-owner-{}", std::process::id()));
-        let _ = std::fs::remove_file(&dir);
-        let listener = std::os::unix::net::UnixListener::bind(&dir).expect("bound");
-        let any = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-        std::fs::set_permissions(&dir, any).expect("set");
-        let at = dir.clone();
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&at).expect("bound");
+        for (path, mode) in [(dir.path(), 0o755), (&*at, 0o666)] {
+            let any = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(path, any).expect("set");
+        }
         let other = std::thread::spawn(move || {
             crate::creds::set_fs_uid(65533).expect("root may");
             UnixStream::connect(at).expect("connected")
@@ -555,7 +556,6 @@ mod tests {
         assert_eq!(unix_owner(server.as_fd()), Ok(Some(65533)));
         drop(client);
         assert_eq!(unix_owner(server.as_fd()), Ok(None));
-        std::fs::remove_file(&dir).expect("removed");
     }
 
     #[test]

@@ -429,9 +429,8 @@ mod tests {
         );
         drop(abandoned);
         exchange(&addr);
-        exchange(&Addr::Unix(
-            format!("@barge-test-{}", std::process::id()).into(),
-        ));
+        // The random name of the directory is unused as an abstract one, too.
+        exchange(&Addr::Unix(format!("@{}", dir.path().display()).into()));
     }
 
     /// Polls the mode of the file, as another user does to connect once the mode permits it.

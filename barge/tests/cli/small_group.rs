@@ -1,11 +1,12 @@
 //! Mounts in control groups with little memory.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{Advice, fadvise};
+use vfs_testkit::ControlGroup;
 
 use crate::interrupts::{KINDS, Tree, is_full};
 use crate::mount::{Mounted, may_mount};
@@ -13,42 +14,13 @@ use crate::served::{BARGE, stderr_of};
 
 const MIB: usize = 1 << 20;
 
-/// A control group with a memory limit, of the system's cgroup version. Removed when dropped, once
-/// its processes have ended.
-struct Group(PathBuf);
-
-impl Group {
-    /// Creates a control group. Returns `None` if that is not possible.
-    fn new(limit: usize) -> Option<Group> {
-        let name = format!("barge-mount-{}-{limit}", std::process::id());
-        let versions = [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max"),
-        ];
-        versions.iter().find_map(|(at, file)| {
-            let group = Group(Path::new(at).join(&name));
-            fs::create_dir(&group.0).ok()?;
-            fs::write(group.0.join(file), limit.to_string()).ok()?;
-            Some(group)
-        })
-    }
-
-    /// Returns `barge mount` of `source` at a directory in this group.
-    fn mount(&self, source: &str, at: &Path) -> Command {
-        let mut command = Command::new("sh");
-        let script = "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"";
-        command.args(["-c", script, "sh"]).arg(&self.0);
-        command.args([BARGE, "mount", "-f", source]).arg(at);
-        command
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        while fs::remove_dir(&self.0).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
-            std::thread::yield_now();
-        }
-    }
+/// Returns `barge mount` of `source` at a directory in `group`.
+fn mount_in(group: &ControlGroup, source: &str, at: &Path) -> Command {
+    let mut command = Command::new("sh");
+    let script = "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"";
+    command.args(["-c", script, "sh"]).arg(group.path());
+    command.args([BARGE, "mount", "-f", source]).arg(at);
+    command
 }
 
 /// Fills `data` with bytes that depend on the number of the writer and of the piece.
@@ -90,10 +62,12 @@ fn a_mount_in_a_small_control_group_writes_and_reads_much() {
     };
     for kind in KINDS {
         for &limit in limits {
-            let Some(group) = Group::new(limit * MIB) else {
+            let Some(group) = ControlGroup::with_memory(limit * MIB) else {
                 return eprintln!("skipped: there are no control groups");
             };
-            let tree = Tree::with(kind, |source, at| Mounted::run(group.mount(source, at)));
+            let tree = Tree::with(kind, |source, at| {
+                Mounted::run(mount_in(&group, source, at))
+            });
             write_and_read(&tree.at().join("one"), 99, pieces);
             // Several programs have several requests in flight.
             std::thread::scope(|scope| {
@@ -110,11 +84,11 @@ fn a_mount_in_a_small_control_group_writes_and_reads_much() {
 
 #[test]
 fn a_mount_in_a_control_group_that_is_too_small_for_any_says_so() {
-    let Some(group) = Group::new(24 * MIB).filter(|_| may_mount()) else {
+    let Some(group) = ControlGroup::with_memory(24 * MIB).filter(|_| may_mount()) else {
         return eprintln!("skipped: there are no control groups");
     };
     let dir = tempfile::tempdir().expect("a directory");
-    let output = group.mount("mem:", dir.path()).output().expect("runs");
+    let output = mount_in(&group, "mem:", dir.path()).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
     let text = stderr_of(&output);
     let expected =

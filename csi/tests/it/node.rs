@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use csi::proto::{
@@ -14,11 +13,10 @@ use csi::proto::{
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tonic::{Code, Status};
+use vfs_testkit::{ControlGroup, wait_until};
 
 use crate::controller::Server;
-use crate::daemon::{
-    Daemon, Scratch, barge, capability, command, may_mount, processes_with, until,
-};
+use crate::daemon::{Daemon, Scratch, barge, capability, command, may_mount, processes_with};
 
 pub(crate) fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
     let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
@@ -383,7 +381,7 @@ fn a_volume_whose_process_has_ended_is_reported_and_replaced() {
     for pid in processes_with(&volume.staging) {
         kill_process(pid, Signal::KILL).expect("it runs");
     }
-    until("the mount is dead", || fs::read_dir(&target).is_err());
+    wait_until("the mount is dead", || fs::read_dir(&target).is_err());
     assert_eq!(volume.problems().expect("mounted"), ["MountFailed"]);
     assert_eq!(code(volume.stats(&target)), Code::Internal);
     let next = scratch.text("next");
@@ -407,7 +405,7 @@ impl Stopped {
             kill_process(pid, Signal::STOP).expect("it runs");
         }
         // A thread that runs may answer a request before it stops.
-        until("all threads have stopped", || {
+        wait_until("all threads have stopped", || {
             processes.iter().all(|&pid| has_stopped(pid))
         });
         Stopped(processes)
@@ -468,7 +466,7 @@ fn a_volume_that_does_not_answer_can_be_unpublished() {
     drop(stopped);
     volume.stage().expect("staged again");
     // The processes that go on need a processor first.
-    until("it answers", || {
+    wait_until("it answers", || {
         volume.problems().expect("mounted").is_empty()
     });
     volume.unstage().expect("unstaged");
@@ -648,7 +646,7 @@ fn a_second_operation_in_flight_is_aborted() {
     let source = [("source", "nfs://server/export")];
     let volume = Volume::new(&daemon, &scratch, "v", &source);
     let first = daemon.start_call::<_, Empty>("Node/NodeStageVolume", volume.stage_request());
-    until("the program runs", || started.exists());
+    wait_until("the program runs", || started.exists());
     assert_eq!(code(volume.stage()), Code::Aborted);
     assert_eq!(code(volume.unstage()), Code::Aborted);
     assert_eq!(
@@ -662,7 +660,7 @@ fn a_second_operation_in_flight_is_aborted() {
     assert!(daemon.is_cancelled(first));
     assert_eq!(code(volume.stage()), Code::Aborted);
     fs::write(&fifo, "ended\n").expect("written");
-    until("it ends", || code(volume.unstage()) == Code::Ok);
+    wait_until("it ends", || code(volume.unstage()) == Code::Ok);
 }
 
 #[test]
@@ -684,7 +682,7 @@ fn a_restart_removes_what_a_killed_daemon_left() {
         let source = format!("{allowed}/{source}");
         let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source), key]);
         let call = daemon.start_call::<_, Empty>("Node/NodeStageVolume", volume.stage_request());
-        until("the program runs", || started.exists());
+        wait_until("the program runs", || started.exists());
         assert_eq!(
             scratch.mounts(),
             1,
@@ -829,32 +827,20 @@ fn a_state_directory_that_others_can_write_to_is_refused() {
     assert!(text.contains("with mode 1777"), "{text}");
 }
 
-/// A control group (version 2), removed when dropped.
-struct Group(PathBuf);
-
-impl Group {
-    /// Makes a group, or returns `None` if this process cannot.
-    fn new(name: &str) -> Option<Group> {
-        let table = sys::mounts::read().expect("read");
-        let hierarchy = table.into_iter().find(|entry| entry.kind == "cgroup2")?;
-        let name = format!("barge-csi-test-{}-{name}", std::process::id());
-        let dir = hierarchy.target.join(name);
-        fs::create_dir(&dir).is_ok().then_some(Group(dir))
-    }
-
-    fn members(&self) -> Vec<Pid> {
-        let text = fs::read_to_string(self.0.join("cgroup.procs")).expect("read");
-        let pids = text
-            .lines()
-            .filter_map(|line| Pid::from_raw(line.parse().ok()?));
-        pids.collect()
-    }
+/// Makes a control group of version 2, or returns `None` if this process cannot.
+fn control_group() -> Option<ControlGroup> {
+    let table = sys::mounts::read().expect("read");
+    let hierarchy = table.into_iter().find(|entry| entry.kind == "cgroup2")?;
+    ControlGroup::new(&hierarchy.target)
 }
 
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
+/// Returns the processes of a control group.
+fn members(group: &ControlGroup) -> Vec<Pid> {
+    let text = fs::read_to_string(group.path().join("cgroup.procs")).expect("read");
+    let pids = text
+        .lines()
+        .filter_map(|line| Pid::from_raw(line.parse().ok()?));
+    pids.collect()
 }
 
 /// A container runtime ends a container by killing its control group.
@@ -863,23 +849,23 @@ fn mounts_outlive_the_control_group_of_the_daemon() {
     if !may_mount() {
         return;
     }
-    let (Some(container), Some(group)) = (Group::new("container"), Group::new("mounts")) else {
+    let (Some(container), Some(group)) = (control_group(), control_group()) else {
         eprintln!("skipped: no writable hierarchy of control groups (version 2)");
         return;
     };
     let scratch = Scratch::new();
-    let path = group.0.display().to_string();
+    let path = group.path().display().to_string();
     let (daemon, allowed) = with_sources(&scratch, &["--cgroup", &path]);
     let pid = daemon.id().to_string();
-    fs::write(container.0.join("cgroup.procs"), pid).expect("moved");
+    fs::write(container.path().join("cgroup.procs"), pid).expect("moved");
     let source = format!("{allowed}/tree");
     let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
     volume.stage().expect("staged");
     let mounts = processes_with(&volume.staging);
-    let members = group.members();
-    assert!(mounts.len() >= 2 && mounts.iter().all(|pid| members.contains(pid)));
-    fs::write(container.0.join("cgroup.kill"), "1").expect("killed");
-    until("the container ends", || container.members().is_empty());
+    let in_group = members(&group);
+    assert!(mounts.len() >= 2 && mounts.iter().all(|pid| in_group.contains(pid)));
+    fs::write(container.path().join("cgroup.kill"), "1").expect("killed");
+    wait_until("the container ends", || members(&container).is_empty());
     let staging = scratch.path("staging-v");
     assert_eq!(fs::read(staging.join("hello")).expect("read"), b"hello");
     drop(daemon);
@@ -888,5 +874,5 @@ fn mounts_outlive_the_control_group_of_the_daemon() {
     let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
     volume.stage().expect("still staged");
     volume.unstage().expect("unstaged");
-    until("the processes end", || group.members().is_empty());
+    wait_until("the processes end", || members(&group).is_empty());
 }

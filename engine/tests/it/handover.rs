@@ -9,14 +9,19 @@ use transports::{Addr, Link, Listener, StreamLink, dial};
 
 use crate::fake::{FakeService, Rig};
 
-/// Listens at a Unix socket without a file, and returns it with its address.
-fn listen(rig: &Rig, name: &str) -> Addr {
-    let addr = format!("unix:@barge-engine-{name}-{}", std::process::id());
-    let addr: Addr = addr.parse().expect("an address");
-    let listener = Listener::bind(&addr).expect("bound");
+/// Returns the address of a Unix socket without a file, which nobody uses.
+fn unused() -> Addr {
+    // The random name of a directory is unused as an abstract one.
+    let dir = tempfile::tempdir().expect("a directory");
+    let addr = format!("unix:@{}", dir.path().display());
+    addr.parse().expect("an address")
+}
+
+/// Listens at `addr`.
+fn listen(rig: &Rig, addr: &Addr) {
+    let listener = Listener::bind(addr).expect("bound");
     let service = Arc::new(FakeService(rig.fake.clone()));
     rig.engine.listen(listener, service).expect("listening");
-    addr
 }
 
 fn receive(client: &StreamLink) -> [u8; 3] {
@@ -38,7 +43,8 @@ fn hand_over(rig: &Rig, meanwhile: impl FnOnce()) -> Vec<SuspendedConnection> {
 #[test]
 fn a_connection_continues_with_what_was_received_and_not_served() {
     let first = Rig::new(Tuning::default());
-    let addr = listen(&first, "continues");
+    let addr = unused();
+    listen(&first, &addr);
     let client = dial(&addr).expect("connected");
     client
         .send(&[3, 1, b'w', 3, 2, b'e', 3, 3], true)
@@ -57,8 +63,7 @@ fn a_connection_continues_with_what_was_received_and_not_served() {
     assert_eq!(connection.listener, addr.to_string());
     let second = Rig::new(Tuning::default());
     second.engine.adopt(handed);
-    let other = listen(&second, "continues");
-    assert_eq!(other, addr);
+    listen(&second, &addr);
     second.engine.end_resuming();
     client.send(&[b'e', 3, 4, b'e'], true).expect("sent");
     assert_eq!(receive(&client), [3, 3, b'e']);
@@ -70,7 +75,8 @@ fn a_connection_continues_with_what_was_received_and_not_served() {
 #[test]
 fn no_request_is_served_before_all_sessions_have_been_resumed() {
     let first = Rig::new(Tuning::default());
-    let addr = listen(&first, "resumed");
+    let addr = unused();
+    listen(&first, &addr);
     let client = dial(&addr).expect("connected");
     client.send(&[3, 1, b'e'], true).expect("sent");
     assert_eq!(receive(&client), [3, 1, b'e']);
@@ -78,7 +84,7 @@ fn no_request_is_served_before_all_sessions_have_been_resumed() {
     assert_eq!(handed.len(), 1);
     let second = Rig::new(Tuning::default());
     second.engine.adopt(handed);
-    listen(&second, "resumed");
+    listen(&second, &addr);
     let newcomer = dial(&addr).expect("connected");
     for link in [&client, &newcomer] {
         link.send(&[3, 2, b'e'], true).expect("sent");
@@ -103,7 +109,8 @@ fn no_request_is_served_before_all_sessions_have_been_resumed() {
 #[test]
 fn connections_of_other_listeners_and_with_another_state_are_closed() {
     let first = Rig::new(Tuning::default());
-    let addr = listen(&first, "closed");
+    let addr = unused();
+    listen(&first, &addr);
     let clients = [(); 3].map(|()| dial(&addr).expect("connected"));
     for client in &clients {
         client.send(&[3, 1, b'e'], true).expect("sent");
@@ -114,7 +121,7 @@ fn connections_of_other_listeners_and_with_another_state_are_closed() {
     handed[1].session.bytes.clear();
     let second = Rig::new(Tuning::default());
     second.engine.adopt(handed);
-    listen(&second, "closed");
+    listen(&second, &addr);
     second.engine.end_resuming();
     let mut open = 0;
     for client in &clients {
@@ -133,7 +140,8 @@ fn connections_of_other_listeners_and_with_another_state_are_closed() {
 #[test]
 fn a_request_that_waits_is_served_in_the_other_process() {
     let first = Rig::new(Tuning::default());
-    let addr = listen(&first, "waits");
+    let addr = unused();
+    listen(&first, &addr);
     let client = dial(&addr).expect("connected");
     client.send(&[3, 1, b'p'], true).expect("sent");
     first.fake.await_reached(1);
@@ -142,7 +150,7 @@ fn a_request_that_waits_is_served_in_the_other_process() {
     let second = Rig::new(Tuning::default());
     second.fake.open(1);
     second.engine.adopt(handed);
-    listen(&second, "waits");
+    listen(&second, &addr);
     second.engine.end_resuming();
     assert_eq!(receive(&client), [3, 1, b'p']);
     second.engine.stop();
@@ -156,7 +164,8 @@ fn a_request_that_is_not_answered_in_time_ends_its_connection() {
         ..Tuning::default()
     };
     let first = Rig::new(tuning);
-    let addr = listen(&first, "late");
+    let addr = unused();
+    listen(&first, &addr);
     let client = dial(&addr).expect("connected");
     client.send(&[3, 1, b'w'], true).expect("sent");
     first.fake.await_reached(1);

@@ -3,8 +3,7 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +13,7 @@ use memory::Memory;
 use nfs::server::Options as NfsOptions;
 use p9::server::{ExportList, NumericUsers, Options};
 use parking_lot::Mutex;
+use tempfile::TempPath;
 use transports::{Addr, Listener};
 use vfs::{Export, FileSystem, Time};
 use virtqueue::{Device, DeviceConfig, JoinRing};
@@ -26,7 +26,7 @@ pub struct Server {
     pub engine: Arc<Engine>,
     /// Its address.
     pub addr: Addr,
-    file: Option<PathBuf>,
+    file: Option<TempPath>,
 }
 
 /// The transport of a server.
@@ -42,19 +42,21 @@ impl Transport {
     /// Both transports.
     pub const ALL: [Transport; 2] = [Transport::Unix, Transport::Tcp];
 
-    /// Returns an unused address.
-    fn addr(self) -> Addr {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+    /// Listens at an unused address. Returns the file of the Unix socket, if it is one.
+    fn listen(self) -> io::Result<(Listener, Option<TempPath>)> {
         match self {
             Transport::Unix => {
-                let number = NEXT.fetch_add(1, Ordering::Relaxed);
-                let name = format!("barge-hostile-{}-{number}", std::process::id());
-                Addr::Unix(std::env::temp_dir().join(name))
+                let bind = |path: &Path| Listener::bind(&Addr::Unix(path.to_owned()));
+                let socket = tempfile::Builder::new()
+                    .prefix("barge-hostile-")
+                    .make(bind)?;
+                let (listener, file) = socket.into_parts();
+                Ok((listener, Some(file)))
             }
-            Transport::Tcp => Addr::Tcp {
-                host: "127.0.0.1".into(),
-                port: 0,
-            },
+            Transport::Tcp => {
+                let (host, port) = ("127.0.0.1".into(), 0);
+                Ok((Listener::bind(&Addr::Tcp { host, port })?, None))
+            }
         }
     }
 }
@@ -142,12 +144,8 @@ impl Server {
     ) -> Server {
         record_panics();
         let engine = Engine::new(tuning).expect("an engine");
-        let listener = Listener::bind(&via.addr()).expect("a free address");
+        let (listener, file) = via.listen().expect("a free address");
         let addr = listener.addr().clone();
-        let file = match &addr {
-            Addr::Unix(path) => Some(path.clone()),
-            _ => None,
-        };
         serve(&engine, listener).expect("a thread");
         Server { engine, addr, file }
     }
@@ -177,9 +175,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.engine.stop();
         self.engine.wait();
-        if let Some(file) = &self.file {
-            let _ = std::fs::remove_file(file);
-        }
         if !std::thread::panicking() {
             let panics = PANICS.lock();
             assert!(panics.is_empty(), "the server panicked: {panics:?}");

@@ -2,8 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use engine::Tuning;
@@ -14,6 +13,7 @@ use hostile::server::{Server, Transport, host_dir, tree, tuning};
 use hostile::user::run_as_other_user;
 use p9::server::Options;
 use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
+use vfs_testkit::{ControlGroup, wait_until};
 
 const MIB: usize = 1 << 20;
 const MSIZE: u32 = 4 << 20;
@@ -68,17 +68,15 @@ fn messages_that_have_begun_stay_within_the_budget_and_leave_room_for_others() {
         return println!("skipped: not root");
     };
     // The messages exceed the budget, of which a client may take half.
-    while budget.used() < budget.limit() / 3 {
-        std::thread::yield_now();
-    }
+    wait_until("the messages are held", || {
+        budget.used() >= budget.limit() / 3
+    });
     let mut bystander = RawClient::connect_attached(&server.addr, MSIZE);
     assert_moves_much(&mut bystander, b"bystander");
     assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
     drop(attackers);
     drop(bystander);
-    while budget.used() > 0 {
-        std::thread::yield_now();
-    }
+    wait_until("the memory is released", || budget.used() == 0);
 }
 
 #[test]
@@ -111,9 +109,9 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     let Some(attackers) = run_as_other_user(attack) else {
         return println!("skipped: not root");
     };
-    while budget.used() < budget.limit() / 3 {
-        std::thread::yield_now();
-    }
+    wait_until("the messages are held", || {
+        budget.used() >= budget.limit() / 3
+    });
     let mut bystander = Bystander::new(&server.addr);
     bystander.assert_unaffected();
     assert_moves_much(&mut owner, b"bystander");
@@ -121,9 +119,7 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     let most = budget.limit() + 8 * MSIZE as usize;
     assert!(budget.used() <= most, "{} bytes", budget.used());
     drop((attackers, bystander, owner));
-    while budget.used() > 0 {
-        std::thread::yield_now();
-    }
+    wait_until("the memory is released", || budget.used() == 0);
 }
 
 /// Misbehaves in one of three ways.
@@ -185,9 +181,9 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
             assert_below();
         }
         // One client's share is used.
-        while budget.used() < budget.limit() / 2 {
-            std::thread::yield_now();
-        }
+        wait_until("one client's share is used", || {
+            budget.used() >= budget.limit() / 2
+        });
         crowd
     };
     let Some(crowd) = run_as_other_user(attack) else {
@@ -199,9 +195,9 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
     ordinary(&mut Client::new(protocol, &server.addr, "late"));
     drop((crowd, early));
     // Lease-based state is retained.
-    while budget.used() > budget.state_bytes() {
-        std::thread::yield_now();
-    }
+    wait_until("all but the state is released", || {
+        budget.used() <= budget.state_bytes()
+    });
     true
 }
 
@@ -215,41 +211,10 @@ fn a_crowd_of_hostile_connections_stays_below_the_budget_over_every_protocol() {
     }
 }
 
-/// A control group with a memory limit, of the system's cgroup version. Removed when dropped, once
-/// its processes have ended.
-struct Group(PathBuf);
-
-impl Group {
-    /// Creates a control group. Returns `None` if that is not possible.
-    fn new(limit: usize) -> Option<Group> {
-        let name = format!("barge-hostile-{}", std::process::id());
-        let versions = [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max"),
-        ];
-        versions.iter().find_map(|(at, file)| {
-            let group = Group(Path::new(at).join(&name));
-            std::fs::create_dir(&group.0).ok()?;
-            std::fs::write(group.0.join(file), limit.to_string()).ok()?;
-            Some(group)
-        })
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        while std::fs::remove_dir(&self.0)
-            .is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
-        {
-            std::thread::yield_now();
-        }
-    }
-}
-
 /// A server in a control group. Dropping it kills and reaps the server.
 struct Grouped {
     child: Child,
-    _group: Group,
+    _group: ControlGroup,
 }
 
 impl Drop for Grouped {
@@ -263,12 +228,12 @@ impl Drop for Grouped {
 /// again.
 fn write_much(addr: &transports::Addr, data: &[u8]) {
     const AT_ONCE: u16 = 4;
-    let mut peer = loop {
-        match RawClient::try_connect_attached(addr, MSIZE) {
-            Some(peer) => break peer,
-            None => std::thread::yield_now(),
-        }
-    };
+    let mut peer = None;
+    wait_until("the server accepts the connection", || {
+        peer = RawClient::try_connect_attached(addr, MSIZE);
+        peer.is_some()
+    });
+    let mut peer = peer.expect("connected");
     peer.open(Fid(1), &[b"f"]);
     let (fid, offset, data) = (Fid(1), 0, Data(data));
     for tag in 0..AT_ONCE {
@@ -283,7 +248,7 @@ fn write_much(addr: &transports::Addr, data: &[u8]) {
 #[test]
 fn many_large_writers_do_not_get_a_server_in_a_small_control_group_killed() {
     const WRITERS: usize = 300;
-    let (Some(program), Some(group)) = (barge(), Group::new(64 * MIB)) else {
+    let (Some(program), Some(group)) = (barge(), ControlGroup::with_memory(64 * MIB)) else {
         return println!("skipped: barge has not been built, or there are no control groups");
     };
     let dir = tempfile::tempdir().expect("a directory");
@@ -296,7 +261,7 @@ fn many_large_writers_do_not_get_a_server_in_a_small_control_group_killed() {
             "echo $$ > \"$1/cgroup.procs\" && exec \"$2\" serve \"$3\" --9p \"unix:$4\"",
             "sh",
         ])
-        .args([&group.0, &program, &shared, &socket])
+        .args([group.path(), &program, &shared, &socket])
         .stdout(Stdio::piped())
         .spawn()
         .expect("a process");

@@ -6,10 +6,12 @@ mod defaults;
 mod readplus;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tempfile::TempDir;
 
 use crate::config::GuestConfig;
 use crate::guest::Case;
@@ -69,20 +71,16 @@ struct TableConfig {
 }
 
 /// A directory in the host's memory, removed when dropped.
-pub struct RamDisk(PathBuf);
+pub struct RamDisk(TempDir);
 
 impl RamDisk {
     /// Makes an empty directory.
     pub fn new() -> Result<Self> {
-        let dir = PathBuf::from(format!("/dev/shm/barge-guest-{}", std::process::id()));
-        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        Ok(Self(dir))
-    }
-}
-
-impl Drop for RamDisk {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let dir = tempfile::Builder::new()
+            .prefix("barge-guest-")
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir_in("/dev/shm");
+        dir.map(Self).context("cannot make a directory in /dev/shm")
     }
 }
 
@@ -116,7 +114,7 @@ pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Resu
         server_commands: subject.server_commands,
         guests: vec![subject.guest],
         root: None,
-        share: Some(disk.0.clone()),
+        share: Some(disk.0.path().to_owned()),
         cases: vec![Case::program(subject.name, &script, &[], &env)],
         case_timeout: subject.timeout,
         timeout: subject.timeout,
