@@ -53,6 +53,7 @@ mod pack;
 mod private_file;
 #[cfg(target_os = "linux")]
 mod read_trace;
+mod record_file;
 mod reference;
 #[cfg(target_os = "linux")]
 mod serve;

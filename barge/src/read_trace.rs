@@ -1,23 +1,28 @@
 //! `--record-trace`: writes the first accesses of clients to a source to a file.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use layers::{ReadTrace, stack};
 use parking_lot::Mutex;
 use vfs::FileSystem;
 
+use crate::record_file::RecordFile;
 use crate::{Failure, private_file};
 
 /// A trace that is being written.
 pub(crate) struct TraceFile {
     path: PathBuf,
-    /// The file, or the first error, which ends the recording.
-    file: Mutex<io::Result<BufWriter<File>>>,
+    file: Mutex<RecordFile>,
 }
+
+/// Size of the buffer in bytes: that of the longest path of Linux, whose bytes may be escaped, with
+/// two numbers. A process that is killed leaves so many bytes of the trace unwritten.
+const BUFFER: usize = 2 * 4096 + 64;
 
 impl TraceFile {
     /// Creates a trace in a file, or replaces an existing one.
@@ -30,7 +35,7 @@ impl TraceFile {
         let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         Ok(Arc::new(TraceFile {
             path: path.to_owned(),
-            file: Mutex::new(Ok(BufWriter::new(file))),
+            file: Mutex::new(RecordFile::new("accesses", file, BUFFER)),
         }))
     }
 
@@ -38,26 +43,15 @@ impl TraceFile {
     pub(crate) fn wrap(self: &Arc<TraceFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         let file = self.clone();
         let access = move |path: &[u8], range: Range<u64>| {
-            file.write(|to| to.write_all(&pack::trace::format_line(path, range)));
+            let line = pack::trace::format_line(path, range);
+            file.file.lock().write(&line, Instant::now());
         };
         stack(fs, ReadTrace::new(Box::new(access)))
     }
 
-    /// Flushes the trace. Returns the first error of the recording.
+    /// Flushes the trace. Returns the error if its end is lost.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
-        self.write(BufWriter::flush);
-        match &*self.file.lock() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Failure::new(format!("{}: {error}", self.path.display()))),
-        }
-    }
-
-    fn write(&self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
-        let mut file = self.file.lock();
-        if let Ok(open) = &mut *file
-            && let Err(error) = write(open)
-        {
-            *file = Err(error);
-        }
+        let flushed = self.file.lock().flush();
+        flushed.map_err(|error| Failure::new(format!("{}: {error}", self.path.display())))
     }
 }

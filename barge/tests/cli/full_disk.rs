@@ -7,10 +7,11 @@ use std::process::Command;
 
 use vfs::Errno;
 use vfs::lock::HostLock;
+use vfs_testkit::{ReplyBuffer, wait_until};
 
 use crate::failover::Locker;
 use crate::restart::free_port;
-use crate::served::{BARGE, ServerProcess, wait_until};
+use crate::served::{BARGE, ServerProcess};
 use crate::small_disk::SmallDisk;
 use crate::status::{http, probe};
 
@@ -22,59 +23,100 @@ fn fill(file: &Path) {
     }
 }
 
-#[test]
-fn calls_are_recorded_again_once_the_disk_has_space() {
+/// Serves `share` with the option `record`, whose file is on a disk that is full for a while, and
+/// calls `work` all the time. Its lines are of `subject`, and each call causes more of them than
+/// the server buffers. Returns the file.
+fn record_on_a_full_disk(
+    record: &str,
+    subject: &str,
+    share: &Path,
+    mut work: impl FnMut(&dyn vfs::Node),
+) -> String {
     let mkfs = ["mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0"];
     let disk = SmallDisk::new(&mkfs, 8 << 20);
     let dir = tempfile::tempdir().expect("a directory");
     let log = tempfile::NamedTempFile::new().expect("a file");
     let socket = dir.path().join("socket");
-    let calls = disk.path().join("calls");
+    let recorded = disk.path().join("recorded");
     let mut command = Command::new(BARGE);
     command.args(["serve", "--9p", &format!("unix:{}", socket.display())]);
-    command.arg("--record-calls").arg(&calls).arg(dir.path());
+    command.arg(record).arg(&recorded).arg(share);
     command.stderr(log.reopen().expect("opened"));
     let served = ServerProcess::run(command);
     let link = transports::dial(&transports::Addr::Unix(socket)).expect("connected");
     let fs = remote::ninep::Remote9p::connect(link, Default::default()).expect("attached");
-    let (call, caller) = (vfs::Call::detached(), vfs::Caller::ROOT);
-    let cx = vfs::Cx::new(&caller, &call);
-    let root = vfs::FileSystem::root(&*fs, &cx).expect("a root");
-    let number = std::cell::Cell::new(0);
-    // More than the server buffers.
-    let look_up = || {
-        for _ in 0..3000 {
-            let name = format!("a missing file with a long name, number {}", number.get());
-            number.set(number.get() + 1);
-            let found = root.lookup(&cx, vfs::Name::new(name.as_bytes()).expect("a name"));
-            assert_eq!(found.err(), Some(Errno::ENOENT));
-        }
-    };
+    let root = with_cx(|cx| vfs::FileSystem::root(&*fs, cx)).expect("a root");
     let lines = || fs::read_to_string(log.path()).expect("read");
+    let [lost, again] = ["not recorded for now", "recorded again"];
     let filler = disk.path().join("filler");
     fill(&filler);
-    wait_until("calls are lost", || {
-        look_up();
-        lines().contains("calls are not recorded for now")
+    wait_until("lines are lost", || {
+        work(&*root);
+        lines().contains(&format!("{subject} are {lost}"))
     });
-    look_up();
+    work(&*root);
     fs::remove_file(&filler).expect("removed");
-    wait_until("calls are recorded again", || {
-        look_up();
-        lines().contains("calls are recorded again")
+    wait_until("lines are recorded again", || {
+        work(&*root);
+        lines().contains(&format!("{subject} are {again}"))
     });
-    for line in ["not recorded for now", "recorded again"] {
+    for line in [lost, again] {
         assert_eq!(lines().matches(line).count(), 1, "{line} in {}", lines());
     }
     drop((root, fs));
-    served.stop();
-    let recorded = fs::read_to_string(&calls).expect("read");
+    assert!(served.stop().success());
+    fs::read_to_string(&recorded).expect("read")
+}
+
+fn with_cx<T>(run: impl FnOnce(&vfs::Cx<'_>) -> T) -> T {
+    let (call, caller) = (vfs::Call::detached(), vfs::Caller::ROOT);
+    run(&vfs::Cx::new(&caller, &call))
+}
+
+#[test]
+fn calls_are_recorded_again_once_the_disk_has_space() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut number = 0;
+    let recorded = record_on_a_full_disk("--record-calls", "calls", dir.path(), |root| {
+        for _ in 0..3000 {
+            let name = format!("a missing file with a long name, number {number}");
+            number += 1;
+            let name = vfs::Name::new(name.as_bytes()).expect("a name");
+            let found = with_cx(|cx| root.lookup(cx, name));
+            assert_eq!(found.err(), Some(Errno::ENOENT));
+        }
+    });
     for line in recorded.lines() {
         let parsed = serde_json::from_str::<serde_json::Value>(line);
         assert!(parsed.is_ok(), "{line}");
     }
-    let last = format!("number {}\"", number.get() - 1);
+    let last = format!("number {}\"", number - 1);
     assert!(recorded.contains(&last), "the last call is not there");
+}
+
+#[test]
+fn a_trace_goes_on_once_the_disk_has_space() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = File::create(dir.path().join("f")).expect("made");
+    file.set_len(1 << 40).expect("large");
+    let name = vfs::Name::new(b"f").expect("a name");
+    let mut offset = 0;
+    let recorded = record_on_a_full_disk("--record-trace", "accesses", dir.path(), |root| {
+        with_cx(|cx| {
+            let node = root.lookup(cx, name).expect("there").node;
+            let file = node.open(cx, vfs::OpenFlags::READ).expect("opened");
+            for _ in 0..3000 {
+                // No two ranges touch.
+                offset += 2;
+                let mut byte = ReplyBuffer::new(1);
+                assert_eq!(file.read(cx, offset, 1, &mut byte), Ok(1));
+            }
+        });
+    });
+    let trace = pack::trace::Trace::parse(recorded.as_bytes());
+    trace.expect("whole lines");
+    let last = format!("{offset} 1 f\n");
+    assert!(recorded.ends_with(&last), "the last access is not there");
 }
 
 #[test]
