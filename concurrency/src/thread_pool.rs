@@ -133,6 +133,8 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
+    use vfs_testkit::wait_until;
+
     use super::*;
 
     const SOON: Duration = Duration::from_secs(20);
@@ -160,9 +162,7 @@ mod tests {
         }
         drop((pool, done));
         assert!(is_done.iter().eq(0..10));
-        while queue.strong_count() > 0 {
-            std::thread::yield_now();
-        }
+        wait_until("the threads have ended", || queue.strong_count() == 0);
     }
 
     #[test]

@@ -235,6 +235,7 @@ impl<J: Job> Wake for RequestWaker<J> {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+    use vfs_testkit::wait_until;
     use wire::Vocabulary;
 
     use super::*;
@@ -329,9 +330,9 @@ mod tests {
             );
             std::thread::scope(|scope| {
                 scope.spawn(|| request.clone().run(&mut Outbox::default()));
-                while !request.job.runs.load(Ordering::SeqCst) {
-                    std::thread::yield_now();
-                }
+                wait_until("the request runs", || {
+                    request.job.runs.load(Ordering::SeqCst)
+                });
                 request.clone().wake();
             });
             assert_eq!(request.job.scheduled.load(Ordering::SeqCst), 1);

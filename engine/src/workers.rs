@@ -533,6 +533,8 @@ impl Ord for Timer {
 
 #[cfg(test)]
 mod tests {
+    use vfs_testkit::wait_until;
+
     use super::*;
 
     #[test]
@@ -557,9 +559,7 @@ mod tests {
         assert_eq!(all.iter().take(10).count(), 10);
         assert!((1..=2).contains(&workers.queue().threads));
         workers.close();
-        while workers.queue().threads > 0 {
-            std::thread::yield_now();
-        }
+        wait_until("the threads have ended", || workers.queue().threads == 0);
     }
     /// A request of `owner` that reports that it runs, then waits until the other end of a channel
     /// is dropped.
@@ -615,10 +615,10 @@ mod tests {
             assert!(queue.threads <= workers.max + queue.stuck + 1);
         }
         drop(end);
-        while workers.queue().ready.len > 0 || !workers.queue().running.is_empty() {
+        wait_until("no request is left", || {
             all.try_iter().for_each(drop);
-            std::thread::yield_now();
-        }
+            workers.queue().ready.len == 0 && workers.queue().running.is_empty()
+        });
         assert!(workers.queue().owners.is_empty());
         workers.close();
     }
@@ -733,9 +733,7 @@ mod tests {
             workers.run(Arc::new(Panics(run.clone())));
         }
         assert_eq!(runs.iter().take(10).count(), 10);
-        while !workers.queue().running.is_empty() {
-            std::thread::yield_now();
-        }
+        wait_until("no request runs", || workers.queue().running.is_empty());
         assert!((1..=2).contains(&workers.queue().threads));
         workers.close();
     }

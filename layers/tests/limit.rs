@@ -13,7 +13,7 @@ use vfs::{
     Account, AttrMask, Call, Caller, CopyMode, Cx, Errno, File, Mode, Name, Node, Op, OpenFlags,
     Patience, PeerKey, ReaddirMode, Result,
 };
-use vfs_testkit::{ReplyBuffer, TestPayload, clock};
+use vfs_testkit::{ReplyBuffer, TestPayload, clock, wait_until};
 
 /// A clock that stands still until it is set.
 #[derive(Clone, Default)]
@@ -219,9 +219,9 @@ fn a_request_waits_without_a_thread_and_is_charged_once() {
     let stats = world.limiter.stats();
     assert_eq!((stats.waiting, stats.delayed), (1, 0));
     world.clock.set(100);
-    while wakes.0.load(Ordering::SeqCst) == 0 {
-        std::thread::yield_now();
-    }
+    wait_until("the first one is woken", || {
+        wakes.0.load(Ordering::SeqCst) > 0
+    });
     // Others come too late for its token.
     let third = inline(2);
     assert_eq!(
@@ -249,9 +249,9 @@ fn a_cancelled_request_ends_and_returns_its_token() {
     assert_eq!(world.limiter.stats().waiting, 2);
     let [_, _, third, fourth] = calls;
     world.clock.set(100);
-    while world.limiter.stats().waiting == 2 {
-        std::thread::yield_now();
-    }
+    wait_until("one of them no longer waits", || {
+        world.limiter.stats().waiting != 2
+    });
     assert_eq!(attr(&fourth), Err(Errno::PARKED));
     // The token of a request that ends before it uses it goes to the next one.
     drop(third);

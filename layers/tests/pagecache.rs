@@ -15,7 +15,7 @@ use vfs::{
     AttrMask, Call, Caller, Cx, Errno, File, FileSystem, Op, OpenFlags, Payload, Result, SetAttr,
     Sink,
 };
-use vfs_testkit::{ReplyBuffer, TestPayload, clock};
+use vfs_testkit::{ReplyBuffer, TestPayload, clock, wait_until};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -379,9 +379,9 @@ fn what_nobody_was_told_is_told_to_the_next() {
     write(&*file, 0, b"lost");
     drop(file);
     // The write happens after the drop.
-    while Messages::take(&bed.passing.writes).is_empty() {
-        std::thread::yield_now();
-    }
+    wait_until("the page is written", || {
+        !Messages::take(&bed.passing.writes).is_empty()
+    });
     // A sync reports the error, too.
     let sync = || tried(|cx| bed.above.sync(cx));
     assert_eq!(sync(), Err(Errno::EIO));

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
+use vfs_testkit::wait_until;
 
 /// A headless Chromium with an empty profile.
 pub(crate) struct Browser {
@@ -110,9 +111,7 @@ impl Browser {
         tab.call("Page.navigate", json!({ "url": url }));
         // The previous page may still be the one that answers.
         let there = "document.readyState === 'complete' && location.protocol !== 'about:'";
-        while tab.evaluate(there) != true {
-            std::thread::yield_now();
-        }
+        wait_until("the page is there", || tab.evaluate(there) == true);
         tab
     }
 }

@@ -13,6 +13,7 @@ use barge_client::{Client, File, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use vfs::{Caller, Name};
+use vfs_testkit::{SetOnDrop, wait_until};
 
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
 
@@ -220,15 +221,6 @@ fn read_all_the_time(file: &File, name: &str, stop: &AtomicBool, reads: &AtomicU
     }
 }
 
-/// Stops the threads even if the test panics, as a scope waits for its threads.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn clients_go_on_while_shares_come_and_change_and_go() {
     if !rustix::process::geteuid().is_root() {
@@ -255,9 +247,9 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
             .map(|reads| reads.load(Ordering::Relaxed))
             .collect();
         for (reads, before) in reads.iter().zip(before) {
-            while reads.load(Ordering::Relaxed) < before + 2 && !stop.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
+            wait_until("each client reads on", || {
+                reads.load(Ordering::Relaxed) >= before + 2 || stop.load(Ordering::Relaxed)
+            });
         }
     };
     let are = |names: &[&str]| {
@@ -266,11 +258,11 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
         }
     };
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = SetOnDrop(&stop);
         for (file, reads) in files.iter().zip(&reads) {
             let stop = &stop;
             scope.spawn(move || {
-                let _stop = Stop(stop);
+                let _stop = SetOnDrop(stop);
                 read_all_the_time(file, "a", stop, reads);
             });
         }

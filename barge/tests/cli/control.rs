@@ -18,6 +18,7 @@ use rustix::process::{Gid, Pid, Signal, Uid, kill_process};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use vfs_testkit::{SetOnDrop, wait_until};
 
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
@@ -427,8 +428,9 @@ fn other_users_are_refused() {
         return eprintln!("skipped: needs another user");
     }
     let place = Fixture::new(&[]);
-    // An abstract socket has no mode.
-    let name = format!("unix:@barge-control-{}", std::process::id());
+    // An abstract socket has no mode. The random name of a directory is unused as an abstract one.
+    let dir = tempfile::tempdir().expect("a directory");
+    let name = format!("unix:@{}", dir.path().display());
     let other = Fixture::started(|_, command| {
         command.args(["--ready=json", "--9p=tcp:127.0.0.1:0", "mem:"]);
         command.arg(format!("--control={name}"));
@@ -564,15 +566,6 @@ fn read_all_the_time(files: &[File], stop: &AtomicBool, reads: &AtomicU64) {
     }
 }
 
-/// Stops the threads even if the test panics, as a scope waits for its threads.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Adds and removes `count` shares, `at_once` of them at the same time, while clients of another
 /// share read and verify its contents over 9P, NFS and virtiofs. The shares are directories in that
 /// share: mounting others in the root of the serving process would wait for the busy processors.
@@ -601,7 +594,7 @@ fn churn(count: usize, at_once: usize, device: bool) {
     let stop = AtomicBool::new(false);
     let reads = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = SetOnDrop(&stop);
         scope.spawn(|| read_all_the_time(&files, &stop, &reads));
         let begin = Instant::now();
         for round in 0..count.div_ceil(at_once) {
@@ -705,19 +698,19 @@ fn what_is_cached_of_a_share_is_released_while_clients_read() {
                 }
             }
         });
+        let _stop = SetOnDrop(&stop);
         let (mut released, mut closed) = (0, 0);
         for _ in 0..5 {
             let before = reads.load(Ordering::Relaxed);
-            while reads.load(Ordering::Relaxed) < before + 10 {
-                std::thread::yield_now();
-            }
+            wait_until("ten more rounds of reads", || {
+                reads.load(Ordering::Relaxed) >= before + 10
+            });
             let all = server.ctl(&["evict", "--json"]);
             let (image, directory) = (evicted(&all, "image"), evicted(&all, "a"));
             released += image["memory_bytes"].as_u64().expect("a number");
             closed += directory["descriptors"].as_u64().expect("a number");
             assert_eq!(image["disk_bytes"], 0);
         }
-        stop.store(true, Ordering::Relaxed);
         assert!(released > 0 && closed > 0, "{released} {closed}");
     });
     // Once nobody reads, nothing is left.

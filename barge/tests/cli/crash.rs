@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use barge_client::Client;
+use vfs_testkit::wait_until;
 
-use crate::mount::{Mounted, holds_removed, unmount, until};
-use crate::served::{BARGE, ServerProcess, stdout_of, wait_until};
+use crate::mount::{Mounted, holds_removed, unmount};
+use crate::served::{BARGE, ServerProcess, stdout_of};
 use crate::takeover::{
     Place, Random, kill_serving, kills, may_continue, under_load, write_removed,
 };
@@ -112,7 +113,7 @@ fn a_file_without_a_name_stays_open_for_a_guest_when_the_server_is_killed() {
             guest.kill_server();
         });
         let (served, dir) = (&guest.served, guest.place.source());
-        until("the files are gone", || {
+        wait_until("the files are gone", || {
             [served.id(), served.serving_id()]
                 .iter()
                 .all(|&process| !holds_removed(process, &dir))

@@ -17,9 +17,10 @@ use sources::{Source, Tree};
 use tempfile::TempDir;
 use vfs::lock::{HostLock, LockFamily, LockRange};
 use vfs::{Errno, OpenFlags};
+use vfs_testkit::wait_until;
 
 use crate::restart::{self, free_port};
-use crate::served::{BARGE, has, serving_id, wait_until};
+use crate::served::{BARGE, has, serving_id};
 use crate::tls::certify;
 
 /// Time to live of leases, long enough for a machine with other work.

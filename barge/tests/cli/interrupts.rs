@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use vfs_testkit::wait_until;
 
 use crate::mount::{Mounted, may_mount};
-use crate::served::{ServerProcess, has, stdout_of, wait_until};
+use crate::served::{ServerProcess, has, stdout_of};
 
 /// The kinds of mounts of a directory.
 pub(crate) const KINDS: [&str; 6] = ["directory", "9p", "nfs3", "nfs4.0", "nfs4.2", "virtiofs"];

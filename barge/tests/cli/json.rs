@@ -10,9 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use vfs_testkit::wait_until;
 
 use crate::mount::may_mount;
-use crate::served::{BARGE, has, stderr_of, stdout_of, wait_until};
+use crate::served::{BARGE, has, stderr_of, stdout_of};
 
 fn barge(args: &[&str]) -> Output {
     Command::new(BARGE).args(args).output().expect("runs")

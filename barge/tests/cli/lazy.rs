@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
 use tempfile::TempDir;
+use vfs_testkit::{SetOnDrop, wait_until};
 
-use crate::mount::{Mounted, unmount, until};
+use crate::mount::{Mounted, unmount};
 use crate::objects::server::{Answer, Server};
 use crate::served::{BARGE, stdout_of};
 use crate::small_disk::SmallDisk;
@@ -93,7 +94,7 @@ fn fetched(server: &Server) -> u64 {
 
 /// Waits until a process does not exist any more.
 fn await_end(process: Pid) {
-    until("the process ends", || test_kill_process(process).is_err());
+    wait_until("the process ends", || test_kill_process(process).is_err());
 }
 
 /// Returns the next number of a sequence that looks random.
@@ -303,6 +304,7 @@ fn no_reader_sees_missing_bytes_when_a_process_is_killed() {
                 let read = || read_until(&stop, &on.path().join("large"), &large, &reads, &errors);
                 scope.spawn(read);
             }
+            let stopped = SetOnDrop(&stop);
             let mut killed = mounted.id();
             for _ in 0..5 {
                 std::thread::sleep(Duration::from_millis(40));
@@ -317,14 +319,14 @@ fn no_reader_sees_missing_bytes_when_a_process_is_killed() {
                 drop_caches();
             }
             // Without the holder the filler answers, which a busy machine starts late.
-            while [killed, mounted.id()].contains(&mounted.serving_id()) {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            wait_until("another filler serves", || {
+                ![killed, mounted.id()].contains(&mounted.serving_id())
+            });
             std::thread::sleep(Duration::from_millis(300));
             mounted.kill();
             done += 1;
             std::thread::sleep(Duration::from_millis(100));
-            stop.store(true, Ordering::Relaxed);
+            drop(stopped);
         });
         place.compare(on.path());
         unmount(on.path());
@@ -383,7 +385,7 @@ fn a_cache_is_listed_warmed_verified_and_emptied() {
     place.compare(on.path());
     unmount(on.path());
     assert!(mounted.ended().success());
-    until("the image is not in use", || {
+    wait_until("the image is not in use", || {
         !stdout_of(&cache(&["gc", "--size", "0"])).contains("MiB left")
     });
     assert_eq!(stdout_of(&cache(&["ls"])).lines().count(), 1);
@@ -479,13 +481,13 @@ fn images_with_the_same_contents_are_evicted_and_read_at_once() {
     });
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let _stopped = StopOnDrop(&stop);
+        let _stopped = SetOnDrop(&stop);
         for (seed, (_, on)) in mounts.iter().chain(&mounts).enumerate() {
             let (stop, reads, large) = (&stop, &reads, &large);
             let path = on.path().join("large");
             scope.spawn(move || read_uncached_until(stop, seed as u64, &path, large, reads));
         }
-        until("the readers go on", || reads.load(Ordering::Relaxed) > 500);
+        wait_until("the readers go on", || reads.load(Ordering::Relaxed) > 500);
     });
     for (_, on) in &mounts {
         first.compare(on.path());
@@ -556,15 +558,6 @@ fn a_cache_torn_by_a_loss_of_power_is_fetched_again_where_it_is_torn() {
     }
 }
 
-/// Stops readers at the end of a scope, also of one that has failed.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Returns the processes of the mount in the background at `on`: the holder, then its child,
 /// whatever their numbers are.
 fn processes_of(on: &Path) -> Vec<i32> {
@@ -610,7 +603,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
             let read = || read_until(&stop, &on.path().join("large"), &large, &reads, &errors);
             scope.spawn(read);
         }
-        let stopped = StopOnDrop(&stop);
+        let stopped = SetOnDrop(&stop);
         for _ in 0..6 {
             // Another file at the same path, as a package manager installs one.
             let next = place.path("next");
@@ -648,7 +641,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
     drop_caches();
     place.compare(on.path());
     unmount(on.path());
-    until("the processes end", || processes().is_empty());
+    wait_until("the processes end", || processes().is_empty());
 }
 
 /// Size in bytes of a file that is several times as large as the cache.
@@ -727,10 +720,10 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
                     scope.spawn(move || read_uncached_until(stop, seed, &path, large, reads))
                 })
                 .collect();
-            let stopped = StopOnDrop(&stop);
+            let stopped = SetOnDrop(&stop);
             for turn in 0..4 * kills() {
                 let before = reads.load(Ordering::Relaxed);
-                until("the readers go on", || {
+                wait_until("the readers go on", || {
                     reads.load(Ordering::Relaxed) > before + 100
                         || threads.iter().any(|thread| thread.is_finished())
                 });
@@ -769,6 +762,6 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
         assert!(most < (size + (12 << 20)) as u64, "{most}");
         place.compare(on.path());
         unmount(on.path());
-        until("the processes end", || processes_of(on.path()).is_empty());
+        wait_until("the processes end", || processes_of(on.path()).is_empty());
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, open};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
+use vfs_testkit::wait_until;
 
 use crate::served::{BARGE, ServerProcess, has, serving_id, stderr_of, stdout_of};
 
@@ -350,7 +351,7 @@ fn a_server_that_stops_answering_holds_nobody() {
         let mounted = Mounted::new(&[&url, "-o", options], &at);
         kill_process(server, Signal::STOP).expect("asked");
         // Until one thread of the server has handled the signal, the others continue and may reply.
-        until("stopped", is_stopped);
+        wait_until("stopped", is_stopped);
         let mut cat = Command::new("cat");
         cat.arg(at.join("f")).stderr(Stdio::piped());
         let mut cat = cat.spawn().expect("starts");
@@ -547,16 +548,6 @@ fn what_cannot_be_mounted_says_why() {
     }
 }
 
-/// Waits until a condition is true.
-#[track_caller]
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within 20 s: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Returns whether a process has a removed file of the file system of `dir` open.
 pub(crate) fn holds_removed(process: u32, dir: &Path) -> bool {
     let of = fs::metadata(dir).expect("it exists").dev();
@@ -592,23 +583,23 @@ fn the_space_of_a_removed_file_is_free_although_the_mount_is_idle() {
         let freed = || !holds_removed(served.serving_id(), &share);
         make("written");
         fs::remove_file(at.join("written")).expect("removed");
-        until(protocol, freed);
+        wait_until(protocol, freed);
         // More than a client forgets in one message.
         let names: Vec<_> = (0..500).map(|number| number.to_string()).collect();
         names.iter().for_each(|name| make(name));
         let names = names.iter();
         names.for_each(|name| fs::remove_file(at.join(name)).expect("removed"));
-        until(protocol, freed);
+        wait_until(protocol, freed);
         make("open");
         let open = fs::File::open(at.join("open")).expect("opened");
         fs::remove_file(at.join("open")).expect("removed");
         drop(open);
-        until(protocol, freed);
+        wait_until(protocol, freed);
         make("last");
         fs::remove_file(at.join("last")).expect("removed");
         unmount(&at);
         assert!(mounted.ended().success());
-        until(protocol, freed);
+        wait_until(protocol, freed);
     }
 }
 

@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
+use vfs_testkit::wait_until;
 
-use crate::mount::{Mounted, OWN_DEVICE, may_mount, unmount, until};
+use crate::mount::{Mounted, OWN_DEVICE, may_mount, unmount};
 use crate::served::{BARGE, has, stderr_of, stdout_of};
 
 /// A running `barge watch`, killed when dropped.
@@ -164,38 +165,38 @@ fn a_mount_shows_changes_on_the_host() {
         let size = |name| fs::metadata(seen(name)).map_or(0, |metadata| metadata.len());
         assert!(!seen("f").exists());
         fs::write(host("f"), "one").expect("written");
-        until("created after a look-up", || seen("f").exists());
-        until("written", || size("f") == 3);
+        wait_until("created after a look-up", || seen("f").exists());
+        wait_until("written", || size("f") == 3);
         assert_eq!(fs::read(seen("f")).expect("read"), b"one");
         let mut file = OpenOptions::new().append(true).open(host("f")).unwrap();
         file.write_all(b", two").expect("written");
-        until("appended", || size("f") == 8);
+        wait_until("appended", || size("f") == 8);
         assert_eq!(fs::read(seen("f")).expect("read"), b"one, two");
         let private = fs::Permissions::from_mode(0o600);
         fs::set_permissions(host("f"), private).expect("set");
         let mode = |name| fs::metadata(seen(name)).map_or(0, |metadata| metadata.mode());
-        until("chmod", || mode("f") & 0o777 == 0o600);
+        wait_until("chmod", || mode("f") & 0o777 == 0o600);
         fs::create_dir(host("d")).expect("made");
-        until("made", || seen("d").is_dir());
+        wait_until("made", || seen("d").is_dir());
         fs::rename(host("f"), host("d/g")).expect("renamed");
-        until("the old name", || !seen("f").exists());
-        until("the new name", || seen("d/g").exists());
+        wait_until("the old name", || !seen("f").exists());
+        wait_until("the new name", || seen("d/g").exists());
         let listed = || fs::read_dir(seen("d")).expect("listed").count();
-        until("listed", || listed() == 1);
+        wait_until("listed", || listed() == 1);
         fs::hard_link(host("d/g"), host("h")).expect("linked");
         let links = |name| fs::metadata(seen(name)).map_or(0, |metadata| metadata.nlink());
-        until("linked", || links("d/g") == 2 && links("h") == 2);
+        wait_until("linked", || links("d/g") == 2 && links("h") == 2);
         fs::remove_file(host("d/g")).expect("removed");
-        until("removed", || !seen("d/g").exists() && links("h") == 1);
+        wait_until("removed", || !seen("d/g").exists() && links("h") == 1);
         fs::rename(host("d"), host("e")).expect("renamed");
-        until("the directory", || {
+        wait_until("the directory", || {
             seen("e").exists() && !seen("d").exists()
         });
         fs::remove_dir(host("e")).expect("removed");
-        until("the directory is gone", || !seen("e").exists());
+        wait_until("the directory is gone", || !seen("e").exists());
         fs::write(host("new"), "replaced").expect("written");
         fs::rename(host("new"), host("h")).expect("renamed");
-        until("replaced", || {
+        wait_until("replaced", || {
             fs::read(seen("h")).is_ok_and(|read| read == b"replaced")
         });
         // Through the mount, as before.
@@ -220,7 +221,7 @@ fn programs_that_watch_a_removed_file_on_the_mount_are_woken() {
     };
     fs::write(share.path().join("f"), "").expect("written");
     fs::create_dir(share.path().join("d")).expect("made");
-    until("created", || {
+    wait_until("created", || {
         at.path().join("f").exists() && at.path().join("d").exists()
     });
     let queue = inotify::init(CreateFlags::CLOEXEC).expect("a queue");
@@ -287,7 +288,7 @@ fn a_mount_survives_changes_while_its_directories_are_in_use() {
             });
         }
     });
-    until("equal", || {
+    wait_until("equal", || {
         let names = |dir: &Path| {
             let names = fs::read_dir(dir).expect("listed").flatten();
             let mut names: Vec<_> = names.map(|entry| entry.file_name()).collect();
@@ -311,7 +312,7 @@ fn a_mount_is_not_notified_on_request() {
     assert!(!reads_changes(&mounted));
     assert!(!at.path().join("f").exists());
     fs::write(share.path().join("f"), "").expect("written");
-    until("visible", || at.path().join("f").exists());
+    wait_until("visible", || at.path().join("f").exists());
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::pipe::fcntl_setpipe_size;
 use rustix::process::{Pid, Signal, kill_process};
+use vfs_testkit::wait_until;
 
-use crate::served::{BARGE, stdout_of, wait_until};
+use crate::served::{BARGE, stdout_of};
 
 /// The kinds of standard error that take no line.
 const BROKEN: [&str; 4] = ["full", "closed", "never read", "socket that is never read"];

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use vfs_testkit::wait_until;
+
 use crate::interrupts::{KINDS, Tree};
 use crate::mount::{Mounted, may_mount, unmount};
-use crate::served::wait_until;
 
 /// Writes through an open file whose name is gone, and reads it back.
 fn use_open(mut file: &fs::File, text: &str) {

@@ -133,18 +133,6 @@ pub(crate) fn serving_id(id: u32) -> u32 {
     children.expect("it runs").trim().parse().unwrap_or(id)
 }
 
-/// Waits until `condition` holds, for 20 s at most.
-pub(crate) fn wait_until(condition_name: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(
-            Instant::now() < deadline,
-            "not within 20 s: {condition_name}"
-        );
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Returns the standard output of a program that succeeded.
 pub(crate) fn stdout_of(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

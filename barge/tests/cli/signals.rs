@@ -6,8 +6,9 @@ use std::process::Command;
 
 use barge_client::{Client, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process};
+use vfs_testkit::wait_until;
 
-use crate::served::{BARGE, ServerProcess, stdout_of, wait_until};
+use crate::served::{BARGE, ServerProcess, stdout_of};
 
 const MIB: u64 = 1 << 20;
 

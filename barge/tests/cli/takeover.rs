@@ -14,8 +14,9 @@ use rustix::fs::{FlockOperation, XattrFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
+use vfs_testkit::wait_until;
 
-use crate::mount::{Mounted, unmount, until};
+use crate::mount::{Mounted, unmount};
 use crate::objects::server::Server;
 use crate::served::has;
 
@@ -83,7 +84,7 @@ pub(crate) fn kill_serving(id: u32, serving_id: impl Fn() -> u32) -> u32 {
     let pid = Pid::from_raw(server as i32).expect("a process");
     kill_process(pid, Signal::KILL).expect("it runs");
     let mut next = server;
-    until("another process serves", || {
+    wait_until("another process serves", || {
         next = serving_id();
         next != server && next != id
     });
@@ -516,7 +517,7 @@ fn a_file_without_a_name_stays_open_when_the_server_is_killed() {
         write_removed(&place, || _ = kill_server(&mounted));
         // They are kept open no longer.
         let dir = place.source();
-        until("the files are gone", || {
+        wait_until("the files are gone", || {
             [mounted.id(), mounted.serving_id()]
                 .iter()
                 .all(|&process| !crate::mount::holds_removed(process, &dir))
@@ -594,7 +595,7 @@ fn is_read_on(place: &Place, image: &str) {
             std::thread::sleep(Duration::from_millis(120));
             let before = reads.load(Ordering::Relaxed);
             kill_server(&mounted);
-            until("the image is read again", || {
+            wait_until("the image is read again", || {
                 reads.load(Ordering::Relaxed) > before + 10
             });
         }
@@ -617,7 +618,7 @@ fn another_image_does_not_take_the_place_of_one_that_is_mounted() {
     let server = Pid::from_raw(mounted.serving_id() as i32).expect("a process");
     kill_process(server, Signal::KILL).expect("it runs");
     let mut byte = [0];
-    until("requests fail", || {
+    wait_until("requests fail", || {
         file.read_exact_at(&mut byte, 0).is_err()
     });
     assert!(fs::read_dir(place.at()).is_err());
@@ -688,7 +689,7 @@ fn a_server_that_does_not_start_ends_the_mount() {
     let server = mounted.serving_id();
     let pid = Pid::from_raw(server as i32).expect("a process");
     kill_process(pid, Signal::KILL).expect("it runs");
-    until("the server has ended", || mounted.serving_id() != server);
+    wait_until("the server has ended", || mounted.serving_id() != server);
     mounted.signal();
     assert_eq!(mounted.ended().code(), Some(1));
     assert_eq!(fs::read_dir(place.at()).expect("listed").count(), 0);
@@ -749,7 +750,7 @@ impl Installed {
         let server = self.serving_id();
         kill_process(self.holder, Signal::HUP).expect("it runs");
         let mut program = PathBuf::new();
-        until("another process serves", || {
+        wait_until("another process serves", || {
             let next = self.serving_id();
             fs::write(self.place.at().join("probe"), "").expect("written");
             program = fs::read_link(format!("/proc/{next}/exe")).unwrap_or_default();
@@ -763,7 +764,7 @@ impl Installed {
 impl Drop for Installed {
     fn drop(&mut self) {
         let _ = kill_process(self.holder, Signal::TERM);
-        until("the mount has ended", || {
+        wait_until("the mount has ended", || {
             rustix::process::test_kill_process(self.holder).is_err()
         });
     }

@@ -5,8 +5,9 @@ use std::process::{Command, Output};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustix::process::{Pid, Signal, kill_process};
+use vfs_testkit::wait_until;
 
-use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 use crate::status::{get, http};
 
 /// Makes an authority's certificate in `dir`, one for this host and one for alice.
@@ -93,7 +94,9 @@ fn who_comes_without_tls_is_refused_and_certificates_are_read_again() {
     let pid = Pid::from_raw(served.id() as i32).expect("a process");
     kill_process(pid, Signal::HUP).expect("asked");
     // The reload is asynchronous.
-    while !ls(port, &trusting(new.path())).status.success() {}
+    wait_until("the new certificate is served", || {
+        ls(port, &trusting(new.path())).status.success()
+    });
     assert!(served.stop().success());
 }
 

@@ -17,8 +17,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use sys::inherit::keep_on_exec;
 use tempfile::TempDir;
 use transports::fd_passing::recv_with_file;
+use vfs_testkit::wait_until;
 
-use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// A client of 9P2000.L with an open file.
 struct Client {

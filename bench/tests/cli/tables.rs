@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use vfs_testkit::wait_until;
 
 use crate::{BENCH, barge};
 
@@ -61,10 +62,10 @@ fn a_bench_that_is_stopped_leaves_nothing() {
     let socket = dir
         .path()
         .join(format!("barge-bench-{}/run/barge.sock", child.id()));
-    while !socket.exists() {
+    wait_until("the server listens", || {
         assert!(child.try_wait().expect("asked").is_none(), "it ended");
-        std::thread::yield_now();
-    }
+        socket.exists()
+    });
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("told");
     assert_eq!(child.wait().expect("ends").code(), Some(1));

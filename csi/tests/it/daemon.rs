@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use csi::proto::{AccessMode, AccessType, Mode, MountVolume, VolumeCapability};
 use hyper_util::rt::TokioIo;
@@ -244,15 +243,6 @@ pub(crate) fn capability(mode: Mode) -> VolumeCapability {
     VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume::default())),
         access_mode: Some(AccessMode { mode: mode.into() }),
-    }
-}
-
-/// Waits until `condition` holds.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

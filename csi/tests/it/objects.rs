@@ -9,7 +9,7 @@ use std::thread;
 use rustix::process::{Signal, kill_process};
 use tonic::Code;
 
-use crate::daemon::{Daemon, Scratch, barge, may_mount, processes_with, until};
+use crate::daemon::{Daemon, Scratch, barge, may_mount, processes_with};
 use crate::node::{Volume, code, make_sources, map};
 
 #[allow(dead_code, reason = "faults are for the tests of the source")]
@@ -17,6 +17,7 @@ use crate::node::{Volume, code, make_sources, map};
 mod server;
 
 use server::{Answer, Server};
+use vfs_testkit::wait_until;
 
 fn server(scratch: &Scratch) -> Server {
     let allowed = make_sources(scratch);
@@ -308,7 +309,7 @@ fn a_volume_is_mounted_again_once_its_server_is_back() {
     for pid in processes_with(&volume.staging) {
         kill_process(pid, Signal::KILL).expect("it runs");
     }
-    until("the mount is dead", || {
+    wait_until("the mount is dead", || {
         fs::read_dir(&volume.staging).is_err()
     });
     server.always(Answer::Status(403, None));

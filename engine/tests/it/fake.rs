@@ -9,6 +9,7 @@ use std::time::Duration;
 use engine::{Engine, Service, Tuning};
 use transports::{StreamLink, pair};
 use vfs::{Call, Errno, Patience};
+use vfs_testkit::wait_until;
 use wire::{
     ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, SavedState, ServeOutcome,
     Session, Vocabulary,
@@ -64,9 +65,9 @@ impl Fake {
 impl Fake {
     /// Waits until all sessions are dropped: the last worker may have answered and still hold one.
     pub(crate) fn await_no_session(&self) {
-        while self.sessions.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
-        }
+        wait_until("no session is left", || {
+            self.sessions.load(Ordering::SeqCst) == 0
+        });
     }
 }
 

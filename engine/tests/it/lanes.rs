@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use engine::{MemoryBudget, Timeouts, Tuning};
 use transports::{Link, StreamLink, pair};
+use vfs_testkit::wait_until;
 
 use crate::fake::{FakeService, LARGE, Rig};
 
@@ -61,9 +62,9 @@ fn a_session_says_something_of_its_own_while_its_lane_waits() {
         assert_eq!(reply(&link), [waits, b'w']);
     }
     drop(link);
-    while voices[0].send(b"\x05gone") {
-        std::thread::yield_now();
-    }
+    wait_until("nothing is sent to a client that has left", || {
+        !voices[0].send(b"\x05gone")
+    });
 }
 
 #[test]
@@ -420,9 +421,9 @@ fn a_client_that_does_not_take_its_replies_is_closed() {
         // Fails once the server has closed the connection.
         while deaf.send(&framed, true).is_ok() {}
     }
-    while refused(&rig, "timeout") < 2 {
-        std::thread::yield_now();
-    }
+    wait_until("both clients have timed out", || {
+        refused(&rig, "timeout") >= 2
+    });
     rig.fake.open(2);
     rig.fake.await_no_session();
 }
@@ -451,9 +452,7 @@ fn one_client_leaves_half_of_the_connections_to_others() {
         .expect("connected");
     drop(first.pop());
     // The slot is free once the server has noticed the disconnection.
-    while rig.engine.stats().0 == 5 {
-        std::thread::yield_now();
-    }
+    wait_until("the slot is free", || rig.engine.stats().0 != 5);
     connect().expect("connected");
 }
 
@@ -472,9 +471,9 @@ fn an_idle_connection_has_one_descriptor() {
         assert_eq!(reply(link), [id, b'p']);
     }
     // The resources for waiting are released.
-    while descriptors() > before + 10 {
-        std::thread::yield_now();
-    }
+    wait_until("the descriptors are closed", || {
+        descriptors() <= before + 10
+    });
 }
 
 /// The memory of a worker's reply counts while it is made, while the client does not read it, and
@@ -497,11 +496,9 @@ fn replies_of_workers_are_part_of_the_budget() {
         left -= client.recv(&mut buffer, true).expect("a reply");
     }
     // Idle workers release their buffers after a while.
-    while budget.used() > MemoryBudget::CONNECTION {
-        std::thread::yield_now();
-    }
+    wait_until("the workers' buffers are released", || {
+        budget.used() <= MemoryBudget::CONNECTION
+    });
     drop(client);
-    while budget.used() > 0 {
-        std::thread::yield_now();
-    }
+    wait_until("the client's memory is released", || budget.used() == 0);
 }

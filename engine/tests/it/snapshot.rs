@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::{EngineStatus, Tuning};
+use vfs_testkit::wait_until;
 
 use crate::fake::Rig;
 use crate::lanes::{reply, send};
@@ -34,13 +35,11 @@ fn each_request_is_counted_once_wherever_it_was_answered() {
     }
     rig.fake.await_reached(4);
     rig.fake.await_reached(5);
-    let now = loop {
-        let now = rig.engine.snapshot();
-        if now.lanes[0].parked == 1 {
-            break now;
-        }
-        std::thread::yield_now();
-    };
+    let mut now = rig.engine.snapshot();
+    wait_until("a request is parked", || {
+        now = rig.engine.snapshot();
+        now.lanes[0].parked == 1
+    });
     assert_eq!(counts(&now), [("e", 2), ("f", 1)].into());
     let errors = &now.operations[&("fake", "f")].errors;
     assert_eq!(*errors, [("ENOENT".to_owned(), 1)].into());
@@ -56,9 +55,9 @@ fn each_request_is_counted_once_wherever_it_was_answered() {
     assert_eq!(rig.engine.snapshot().lanes[0].parked, 0);
     // A lane that ended still counts.
     drop(link);
-    while !rig.engine.snapshot().lanes.is_empty() {
-        std::thread::yield_now();
-    }
+    wait_until("the lane has ended", || {
+        rig.engine.snapshot().lanes.is_empty()
+    });
     rig.fake.await_no_session();
     let other = rig.connect();
     send(&other, &[b"\x01e"]);
@@ -143,9 +142,7 @@ fn a_connection_that_is_not_read_because_of_a_limit_is_counted_by_the_limit() {
         [("memory", 0), ("in-flight", 0), ("replies", 0)].into()
     );
     send(&link, &[b"\x02w"]);
-    while throttled()["in-flight"] == 0 {
-        std::thread::yield_now();
-    }
+    wait_until("a request is throttled", || throttled()["in-flight"] > 0);
     rig.fake.open(1);
     rig.fake.open(2);
     reply(&link);

@@ -23,9 +23,9 @@ pids=($!)
 mounted() { # DIRECTORY OPTIONS
     "$BARGE" mount -f "9p+unix:$top/socket" "$top/$1" -o "allow_other,$2" >/dev/null &
     pids+=($!)
-    until mountpoint -q "$top/$1"; do sleep 0.05; done
+    until mountpoint -q "$top/$1"; do kill -0 "${pids[-1]}"; sleep 0.05; done
 }
-until grep -qx ready "$top/server"; do sleep 0.05; done
+until grep -qx ready "$top/server"; do kill -0 "${pids[0]}"; sleep 0.05; done
 mounted handed passthrough=auto
 mounted asked passthrough=off
 

@@ -10,6 +10,7 @@ use hostile::user::run_as_other_user;
 use p9::server::Options;
 use p9::{Data, Fid, Rmessage, Tmessage as T};
 use vfs::Errno;
+use vfs_testkit::wait_until;
 
 const MIB: usize = 1 << 20;
 const MSIZE: u32 = 64 << 10;
@@ -50,9 +51,7 @@ fn assert_bounded(server: &Server, attackers: Vec<RawClient>) {
     }
     bystander.assert_unaffected();
     drop((attackers, bystander, peer));
-    while budget.used() > 0 {
-        std::thread::yield_now();
-    }
+    wait_until("the memory is released", || budget.used() == 0);
 }
 
 #[test]

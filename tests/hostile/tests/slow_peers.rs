@@ -15,6 +15,7 @@ use p9::server::Options;
 use p9::{Data, Fid, Tag, Tmessage as T};
 use rustix::process::{Resource, Rlimit, prlimit};
 use transports::Addr;
+use vfs_testkit::wait_until;
 
 fn connect(addr: &Addr) -> TcpStream {
     let Addr::Tcp { host, port } = addr else {
@@ -41,15 +42,13 @@ fn one_user_cannot_take_all_connections() {
         return println!("skipped: not root");
     };
     let mut bystander = Bystander::new(&server.addr);
-    while refused(&server.engine, "client-connections") < 68 {
-        std::thread::yield_now();
-    }
+    wait_until("the others are refused", || {
+        refused(&server.engine, "client-connections") >= 68
+    });
     bystander.assert_unaffected();
     drop(attackers);
     // The connections are free again.
-    while server.engine.stats().0 > 1 {
-        std::thread::yield_now();
-    }
+    wait_until("the connections are free", || server.engine.stats().0 <= 1);
     let again = run_as_other_user(|| RawClient::connect_attached(&server.addr, 8192));
     assert!(again.is_some());
 }
@@ -93,9 +92,9 @@ fn messages_that_never_end_are_given_up_and_their_memory_comes_back() {
         bystander.assert_unaffected();
     }
     assert_eq!(refused(&server.engine, "timeout"), 50);
-    while server.engine.budget().used() > before {
-        std::thread::yield_now();
-    }
+    wait_until("the memory is released", || {
+        server.engine.budget().used() <= before
+    });
 }
 
 #[test]
@@ -127,12 +126,13 @@ fn clients_that_read_nothing_are_given_up_and_their_memory_comes_back() {
             peer
         })
         .collect();
-    while refused(&server.engine, "timeout") < 20 {
+    wait_until("the clients are given up", || {
         bystander.assert_unaffected();
-    }
-    while server.engine.budget().used() > before {
-        std::thread::yield_now();
-    }
+        refused(&server.engine, "timeout") >= 20
+    });
+    wait_until("the memory is released", || {
+        server.engine.budget().used() <= before
+    });
     drop(slow);
 }
 
@@ -154,9 +154,10 @@ fn clients_wait_while_a_server_has_no_descriptors_and_are_served_when_it_has() {
         return println!("skipped: not root");
     }
     let mut peers: Vec<_> = (0..20).map(|_| RawClient::connect(&server.addr)).collect();
-    while (server.descriptors() as u64) < few {
+    wait_until("the server has no descriptors", || {
         bystander.assert_reads();
-    }
+        server.descriptors() as u64 >= few
+    });
     bystander.assert_reads();
     limit(20_000).expect("as before");
     for peer in &mut peers {

@@ -20,6 +20,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use self::stopped::Stopped;
+use vfs_testkit::wait_until;
 
 use crate::served::{BARGE, ServerProcess, has, stderr_of};
 
@@ -420,10 +421,11 @@ fn commands_that_connect_execute_and_write_nothing() {
         };
         let call = || fs::read_to_string(format!("/proc/{child}/syscall")).expect("it runs");
         let mut waits = String::new();
-        while !is_confined() || call() != waits || waits.starts_with("running") {
-            waits = call();
+        wait_until("the command waits in a system call", || {
             std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+            let before = std::mem::replace(&mut waits, call());
+            is_confined() && waits == before && !waits.starts_with("running")
+        });
         let command = Stopped::attach(child);
         let refused = command.call(number, arguments);
         assert_eq!(refused, Ok(Err(libc::EPERM)), "{number}");

@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 use p9::numbers::lock_kind;
 use remote::ninep::Connection;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use vfs_testkit::wait_until;
 use virtqueue::driver::{self, Driver, Stream, WaitMode};
 
 use super::*;
 use crate::locks;
-use crate::served::{has, wait_until};
+use crate::served::has;
 
 /// Returns the options of a server with and without a process that is confined. Without
 /// privileges, the latter cannot add directories.

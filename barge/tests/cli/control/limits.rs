@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use vfs::{Call, Caller, Cx, Name, OpenFlags};
+use vfs_testkit::wait_until;
 
 use super::*;
-use crate::served::wait_until;
 
 /// A rate at which the second request for some bytes waits for longer than any test.
 const SLOW: &str = "bytes=1";

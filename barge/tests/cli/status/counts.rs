@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use p9::{Dialect, Fid, Names, Tag, Tmessage, Uid};
+use vfs_testkit::wait_until;
 
 use super::{get, http};
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
@@ -110,9 +111,7 @@ fn every_request_is_counted_once_and_for_ever() {
     }
     drop(client);
     // The counts of a connection stay after it is closed.
-    while !check(0.0) {
-        std::thread::yield_now();
-    }
+    wait_until("the connection is closed", || check(0.0));
 }
 
 #[test]

@@ -6,14 +6,25 @@ use std::process::{Command, Stdio};
 
 use p9::{Fid, Names, Tmessage};
 use rustix::process::{Pid, Signal, kill_process};
+use vfs_testkit::wait_until;
 
 use super::counts::Client;
 use super::{ask, get, http};
-use crate::served::{BARGE, ServerProcess, stdout_of, wait_until};
+use crate::served::{BARGE, ServerProcess, stdout_of};
 
 /// Returns the status and the body of a health check.
 fn health(at: &str) -> (String, String) {
     probe(at, "/healthz")
+}
+
+/// Waits until a health check fails, and returns its status and body.
+fn ill(at: &str) -> (String, String) {
+    let mut answer = Default::default();
+    wait_until("a health check fails", || {
+        answer = health(at);
+        answer.0 != "200"
+    });
+    answer
 }
 
 /// Returns the status and the body of the check at `path`.
@@ -38,10 +49,7 @@ fn a_listener_that_has_ended_is_no_health() {
     assert_eq!(get(&at, "/healthz"), "ok\n");
     // accept(2) of a socket that no longer listens is EINVAL, for all descriptors of the socket.
     rustix::net::shutdown(ours.as_fd(), rustix::net::Shutdown::Both).expect("shut down");
-    let mut answer = health(&at);
-    while answer.0 == "200" {
-        answer = health(&at);
-    }
+    let answer = ill(&at);
     assert_eq!(answer.0, "503");
     assert!(
         answer.1.starts_with("no longer listening at "),
@@ -62,10 +70,7 @@ fn a_source_that_is_gone_is_no_health() {
     assert_eq!(get(&at, "/healthz"), "ok\n");
     std::fs::remove_dir(&source).expect("removed");
     // A result is cached for a second.
-    let mut answer = health(&at);
-    while answer.0 == "200" {
-        answer = health(&at);
-    }
+    let answer = ill(&at);
     let expected = format!("{path}: has been removed\n");
     assert_eq!(answer, ("503".into(), expected));
 }

@@ -18,12 +18,13 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use p9::{Fid, Names, Tmessage};
 use prost::Message;
 use rustix::process::{Pid, Signal, kill_process};
+use vfs_testkit::wait_until;
 
 use super::counts::Client;
 use super::slow::slow_path;
 use super::{get, http};
 use crate::mount::{Mounted, may_mount};
-use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// The way in which the collector answers.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use p9::{Fid, Names, Tmessage};
 use serde_json::Value;
+use vfs_testkit::wait_until;
 
 use super::counts::Client;
 use super::{get, http};
-use crate::served::{BARGE, ServerProcess, stdout_of, wait_until};
+use crate::served::{BARGE, ServerProcess, stdout_of};
 
 /// The time that each reply of a [`slow_path`] takes.
 const DELAY: Duration = Duration::from_millis(20);

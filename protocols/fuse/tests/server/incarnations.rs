@@ -18,7 +18,7 @@ use memory::Memory;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use vfs::{Errno, Export, Op};
-use vfs_testkit::clock;
+use vfs_testkit::{clock, wait_until};
 
 use crate::net::{Net, OFFERED, create, entry, init, lookup};
 
@@ -59,9 +59,9 @@ impl Gate {
     }
 
     fn await_reached(&self, thread: ThreadId) {
-        while !self.reached.lock().contains(&thread) {
-            std::thread::yield_now();
-        }
+        wait_until("the thread is there", || {
+            self.reached.lock().contains(&thread)
+        });
     }
 
     fn open(&self) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use hostdir::{HostDir, Identity, Options};
 use tempfile::TempDir;
 use vfs::{Cx, Errno, FileSystem, Handle, HandleKey, NodeId, Result};
+use vfs_testkit::wait_until;
 
 use crate::fixture::{chmod, create, is_root, root, user, walk, write};
 
@@ -87,12 +88,12 @@ fn export(dir: &Path) -> Arc<HostDir> {
 
 /// Resolves `handle`, retrying until a search is permitted.
 fn resolve(fs: &HostDir, handle: &Handle) -> Result<NodeId> {
-    loop {
-        match fs.resolve(&root(), handle) {
-            Err(Errno::EAGAIN) => std::thread::yield_now(),
-            found => return found.map(|node| node.id()),
-        }
-    }
+    let mut found = Err(Errno::EAGAIN);
+    wait_until("a search is permitted", || {
+        found = fs.resolve(&root(), handle).map(|node| node.id());
+        found != Err(Errno::EAGAIN)
+    });
+    found
 }
 
 fn given(fs: &HostDir, path: &str) -> (NodeId, Handle) {

@@ -607,6 +607,7 @@ mod tests {
 
     use proptest::prelude::*;
     use vfs::Call;
+    use vfs_testkit::wait_until;
 
     use super::*;
 
@@ -779,9 +780,7 @@ mod tests {
             found
         });
         write(&of, &file(7), 0, b"abc", OLD);
-        while !is_empty(&of) {
-            std::thread::yield_now();
-        }
+        wait_until("the thread has taken the file", || is_empty(&of));
         of.stop();
         assert_eq!(thread.join().expect("no panic"), [file(7)]);
     }

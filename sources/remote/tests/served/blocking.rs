@@ -17,7 +17,7 @@ use layers::fault::{FaultKind, Trigger};
 use memory::Memory;
 use remote::virtiofs::{self, Channel, FuseReply, PendingRequest, ReplySize};
 use vfs::{Call, Caller, Cx, Errno, Export, Op, Result};
-use vfs_testkit::clock;
+use vfs_testkit::{clock, wait_until};
 
 use crate::device::Shared;
 
@@ -145,9 +145,9 @@ impl Slow {
         });
         self.channel.kick(0);
         // Each blocked operation reads the clock at least twice: at its start and while it waits.
-        while self.looks.load(Ordering::SeqCst) < before + 4 {
-            std::thread::yield_now();
-        }
+        wait_until("both operations wait", || {
+            self.looks.load(Ordering::SeqCst) >= before + 4
+        });
         flights
     }
 }
@@ -183,9 +183,9 @@ fn what_lasts_stops_neither_its_queue_nor_forgets() {
         .collect();
     assert_eq!(slow.session.stats().nodes, before + 64);
     nodes.into_iter().for_each(|node| slow.channel.forget(node));
-    while slow.session.stats().nodes > before {
-        std::thread::yield_now();
-    }
+    wait_until("the nodes are forgotten", || {
+        slow.session.stats().nodes <= before
+    });
     let args = slow.lock(1, lock_kind::UNLCK);
     slow.ask(slow.file, &R::Setlk { args }, 0)
         .expect("unlocked");

@@ -18,7 +18,7 @@ use remote::virtiofs::{self, RemoteFuse, WaitMode};
 use rustix::event::{EventfdFlags, eventfd};
 use vfs::{AttrMask, Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags};
 use vfs_testkit::context::{ok, pattern};
-use vfs_testkit::{Profile, TestSubject, clock};
+use vfs_testkit::{Profile, SetOnDrop, TestSubject, clock, wait_until};
 use virtqueue::{Device, DeviceConfig, JoinRing, RunEnd, ServeRing};
 use wire::payload::{SlicePayload, SliceSink};
 
@@ -221,14 +221,15 @@ fn a_mount_continues_on_other_devices() {
                 })
             })
             .collect();
+        let last = SetOnDrop(&last);
         for _ in 0..TIMES {
             let before = files.load(Ordering::SeqCst);
-            while files.load(Ordering::SeqCst) < before + THREADS {
-                std::thread::yield_now();
-            }
+            wait_until("each thread has read on", || {
+                files.load(Ordering::SeqCst) >= before + THREADS
+            });
             rustix::io::write(&stop, &1u64.to_ne_bytes()).expect("an event");
         }
-        last.store(true, Ordering::SeqCst);
+        drop(last);
         for client in clients {
             client.join().expect("no panic");
         }

@@ -12,6 +12,7 @@ use remote::ninep::{ReconnectingLink, Retry};
 use transports::{Link, StreamLink};
 use vfs::{AttrMask, Call, Caller, Cx, Errno, File, OpenFlags};
 use vfs_testkit::context::pattern;
+use vfs_testkit::wait_until;
 use wire::payload::{SlicePayload, VecSink};
 
 use crate::reconnecting::{BOTH, Place, create, root, with, write};
@@ -81,10 +82,10 @@ fn a_write_that_was_given_up_is_not_written_when_there_is_a_server() {
             file.write(&cx, 0, &mut SlicePayload::new(&data))
         })
     };
-    while !writes.is_finished() {
+    wait_until("the write ends", || {
         call.cancel();
-        thread::yield_now();
-    }
+        writes.is_finished()
+    });
     assert_eq!(writes.join().expect("no panic"), Err(Errno::EINTR));
     place.begin();
     let attr = with(|cx| file.attr(cx, AttrMask::STAT)).expect("there");

@@ -17,6 +17,7 @@ use vfs::{
     AttrMask, Call, Caller, Cx, Errno, File, FileSystem, Kind, Mode, Name, NewNode, Node,
     OpenFlags, RenameFlags, XattrFlags,
 };
+use vfs_testkit::wait_until;
 use wire::payload::{SlicePayload, VecSink};
 
 use crate::net::Served;
@@ -266,10 +267,10 @@ fn who_cancels_need_not_wait_for_a_server() {
                 .err()
         })
     };
-    while call.waker().is_some() && !asks.is_finished() {
+    wait_until("the call ends", || {
         call.cancel();
-        thread::yield_now();
-    }
+        call.waker().is_none() || asks.is_finished()
+    });
     assert_eq!(asks.join().expect("no panic"), Some(Errno::EINTR));
     place.begin();
     assert!(with(|cx| top.attr(cx, AttrMask::STAT)).is_ok());

@@ -21,7 +21,6 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use hostdir::HostDir;
 use hostile::client::{FILE, SIZE};
@@ -109,16 +108,6 @@ fn assert_all_pass<S: TestServer>(rows: impl IntoIterator<Item = TestCase<S>>) {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
-}
-
-/// Waits until a table is full.
-#[track_caller]
-fn wait_until_full(full: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !full() {
-        assert!(Instant::now() < deadline, "the table does not fill");
-        std::thread::yield_now();
-    }
 }
 
 /// Number of other files in a [`Tree`].

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::Tuning;
 use hostile::client::{Client, Protocol};
 use hostile::rpc::{NFS, Ops, opaque, words};
+use vfs_testkit::wait_until;
 
 use super::sockets::{SocketServer, plain_server, small_limits};
-use super::{Guard, TestServer, assert_all_pass, case, file, wait_until_full};
+use super::{Guard, TestServer, assert_all_pass, case, file};
 
 /// Offset of attackers' locks.
 const FAR: u64 = 1 << 40;
@@ -69,7 +70,9 @@ fn waiting(stage: &SocketServer) -> Guard {
     }
     // LOCKs beyond the limit get a reply.
     let refused = u64::from(CONNECTIONS * OF_EACH) - most;
-    wait_until_full(|| sent() >= before + refused * REPLY);
+    wait_until("all replies are held", || {
+        sent() >= before + refused * REPLY
+    });
     Box::new((holder, all))
 }
 

@@ -9,8 +9,9 @@ use transports::Addr;
 use vfs::memory::MemoryBudget;
 use vfs::{Attr, Kind, Op, Patience, Support};
 use vfs_testkit::script::{Answer, Latch, Script, default_attr};
+use vfs_testkit::wait_until;
 
-use super::{Guard, TestCase, TestServer, Tree, assert_all_pass, case, wait_until_full};
+use super::{Guard, TestCase, TestServer, Tree, assert_all_pass, case};
 
 /// A server on a socket.
 pub(crate) struct SocketServer {
@@ -143,7 +144,7 @@ fn all_connections(stage: &SocketServer) -> Guard {
     let all: Vec<_> = (0..100)
         .map(|_| Client::connect(stage.protocol, stage.addr()))
         .collect();
-    wait_until_full(|| stage.refused() >= 50);
+    wait_until("the table is full", || stage.refused() >= 50);
     Box::new(all)
 }
 
@@ -162,7 +163,7 @@ fn unfinished_messages(stage: &SocketServer) -> Guard {
         message.pop();
         client.fill_socket(&message);
     }
-    wait_until_full(|| budget.used() >= budget.limit() / 3);
+    wait_until("the table is full", || budget.used() >= budget.limit() / 3);
     Box::new(all)
 }
 
@@ -176,7 +177,7 @@ fn unread_replies(stage: &SocketServer) -> Guard {
             client.fill_socket(&request);
         }
     }
-    wait_until_full(|| budget.used() >= budget.limit() / 3);
+    wait_until("the table is full", || budget.used() >= budget.limit() / 3);
     Box::new(all)
 }
 
@@ -202,7 +203,7 @@ fn hung_requests(stage: &SocketServer) -> Guard {
             client.send(&request);
         }
     }
-    wait_until_full(|| offloaded() >= before + 8 * 16);
+    wait_until("the table is full", || offloaded() >= before + 8 * 16);
     Box::new(HungRequests {
         latch: stage.latch.clone(),
         _clients: clients,

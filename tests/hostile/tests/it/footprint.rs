@@ -11,6 +11,7 @@ use hostile::raw_client::{ROOT, RawClient, encode_request};
 use p9::{Fid, Names, Rmessage, Tag, Tmessage as T};
 use rustix::process::{Resource, Rlimit, prlimit};
 use vfs::{AttrMask, Call, Caller, Cx, FileSystem, Name};
+use vfs_testkit::wait_until;
 
 use crate::mounted;
 
@@ -103,9 +104,7 @@ fn a_message_that_does_not_go_on_wakes_nobody_until_its_deadline() {
     for peer in &mut peers {
         peer.send(&message[..message.len() - 1]);
     }
-    while server.receiving_threads() == 0 {
-        std::thread::yield_now();
-    }
+    wait_until("a thread receives", || server.receiving_threads() > 0);
     // A thread in recv(2) wakes twice a second.
     let deadline = Instant::now() + Duration::from_secs(20);
     while server.receiving_threads() > 0 {

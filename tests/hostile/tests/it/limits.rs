@@ -8,6 +8,7 @@ use hostile::server::{Server, Transport, host_dir, tree, tuning};
 use p9::server::Options;
 use p9::{Data, Fid, Tag, Tmessage as T};
 use vfs::Errno;
+use vfs_testkit::wait_until;
 
 #[test]
 fn fids_end_at_their_bound() {
@@ -122,9 +123,7 @@ fn connections_end_at_their_bound() {
         bystander.assert_unaffected();
         drop(first);
         // The place is free once the server has noticed the disconnect.
-        while server.engine.stats().0 == 3 {
-            std::thread::yield_now();
-        }
+        wait_until("the place is free", || server.engine.stats().0 != 3);
         RawClient::connect_attached(&server.addr, 8192);
     }
 }
@@ -149,9 +148,9 @@ fn waiting_requests_end_at_their_bound_and_hold_only_their_client_up() {
             .collect();
         waiter.send(&all);
         bystander.assert_unaffected();
-        while server.engine.stats().1.offloaded < 16 {
-            std::thread::yield_now();
-        }
+        wait_until("sixteen requests wait", || {
+            server.engine.stats().1.offloaded >= 16
+        });
         bystander.assert_unaffected();
         // Each waiter gets the lock in turn, and releases it by closing the file.
         drop(holder);

@@ -9,6 +9,7 @@ use hostile::guest::{
 };
 use hostile::server::{Server, tree};
 use vfs::{AttrMask, Call, Caller, Cx, FileSystem};
+use vfs_testkit::wait_until;
 
 use crate::{mounted, socket};
 
@@ -239,8 +240,8 @@ fn memory_may_go_from_under_a_queue_that_runs() {
     guest.start(1, place, 0).expect("started");
     guest.write(place.available + 2, &1u16.to_le_bytes());
     guest.kick();
-    while guest.read_u16(place.used + 2) != 1 {
-        std::thread::yield_now();
-    }
+    wait_until("the request is answered", || {
+        guest.read_u16(place.used + 2) == 1
+    });
     guest.stop(1).expect("stopped");
 }

@@ -9,6 +9,7 @@ use hostile::raw_client::{ROOT, RawClient};
 use hostile::server::{Server, Transport, host_dir};
 use p9::{Fid, Rmessage, Tmessage as T};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use vfs_testkit::{SetOnDrop, wait_until};
 
 const ONE: Fid = Fid(1);
 
@@ -32,14 +33,6 @@ fn race(change: impl Fn() + Sync, mut walk: impl FnMut() -> usize, outcomes: usi
             seen[walk()] += 1;
         }
     });
-}
-
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn exchange(one: &Path, other: &Path) {
@@ -119,7 +112,11 @@ fn creating_below_a_directory_that_becomes_a_link_makes_nothing_outside() {
             peer.expect_ok(&T::Clunk { fid: ONE });
             assert!(!outside.path().join("new").exists(), "made outside");
             // The file is in the directory, whatever its current name is.
-            while made && fs::remove_file(x.join("new")).is_err() {}
+            if made {
+                wait_until("the file is removed", || {
+                    fs::remove_file(x.join("new")).is_ok()
+                });
+            }
             usize::from(made)
         },
         2,

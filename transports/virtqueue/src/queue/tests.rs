@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vfs::Patience;
+use vfs_testkit::wait_until;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use virtio_queue::desc::RawDescriptor;
 use virtio_queue::desc::split::Descriptor;
@@ -302,9 +303,7 @@ fn a_full_eventfd_holds_up_a_queue_until_it_is_replaced_or_the_queue_stops() {
             let inner = running.inner();
             inner.call.as_ref().map_or(0, Arc::strong_count) > 1
         };
-        while !signals() {
-            std::thread::yield_now();
-        }
+        wait_until("a thread signals", || signals());
         Ending::of(move || release(&running)).wait();
         ending.wait();
     }

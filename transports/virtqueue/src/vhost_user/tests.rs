@@ -5,6 +5,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use vfs_testkit::wait_until;
 
 use super::*;
 
@@ -204,9 +205,9 @@ fn only_a_queue_that_may_start_again_gets_requests_back() {
         Ok::<_, Error>(control)
     };
     let wait_for_memory = || {
-        while bench.guest_address(0x5000).is_none() {
-            std::thread::yield_now();
-        }
+        wait_until("the device has the memory", || {
+            bench.guest_address(0x5000).is_some()
+        });
     };
     wait_for_memory();
     let running = |what: fn(&mut Control) -> Result<()>| {

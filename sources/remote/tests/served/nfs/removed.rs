@@ -3,11 +3,11 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use remote::nfs::Options;
 use vfs::{Caller, Errno, FileSystem, OpenFlags};
 use vfs_testkit::context::{R, RW, TestNode, ok, refused, run};
+use vfs_testkit::wait_until;
 
 use super::{ganesha, net::Served};
 
@@ -51,11 +51,9 @@ fn names(dir: &TestNode) -> Vec<Vec<u8>> {
 /// Waits until a directory has these names.
 #[track_caller]
 fn wait_for_names(dir: &TestNode, expected: &[&[u8]]) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while names(dir) != expected {
-        assert!(Instant::now() < until, "{:?}", names(dir));
-        std::thread::yield_now();
-    }
+    wait_until(&format!("the names {expected:?}"), || {
+        names(dir) == expected
+    });
 }
 
 #[test]

@@ -14,6 +14,7 @@ use vfs::lock::{Lock, LockFamily, LockKind, LockTable, Owner};
 use vfs::op::Op;
 use vfs::{Caller, Errno, FileSystem, NodeId, OpenFlags};
 use vfs_testkit::context::{TestNode, ok, pattern, refused, run};
+use vfs_testkit::wait_until;
 
 use super::net::Served;
 
@@ -285,9 +286,9 @@ fn much_uncommitted_data_is_committed_early() {
             ok(files[1].1.write_all(at << 20, &piece));
             ok(files[2].1.write_all(at << 20, &piece));
         }
-        while !committed().contains(&files[1].0.id()) {
-            std::thread::yield_now();
-        }
+        wait_until("the oldest file is committed", || {
+            committed().contains(&files[1].0.id())
+        });
     }
 }
 

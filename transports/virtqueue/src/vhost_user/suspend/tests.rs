@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Ring};
+use vfs_testkit::wait_until;
 use vhost::vhost_user::message::{VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VringConfigData};
@@ -227,9 +228,9 @@ fn connected_with(
 /// Waits until the device has served all messages of a driver, most of which have no reply.
 fn wait_for_queues(control: &Mutex<Control>) {
     let runs = |slot: &QueueSetup| slot.running.is_some();
-    while !control.lock().expect("free").queues.iter().all(runs) {
-        thread::yield_now();
-    }
+    wait_until("all queues run", || {
+        control.lock().expect("free").queues.iter().all(runs)
+    });
 }
 
 /// The guest's threads for each queue, one of whose requests wait.
@@ -281,14 +282,12 @@ fn is_suspended_under_load(features: u64, records: bool) {
         });
         for _ in 0..TIMES {
             let before = requests.total.load(Ordering::SeqCst);
-            while requests.total.load(Ordering::SeqCst) < before + 20 {
-                thread::yield_now();
-            }
+            wait_until("twenty more requests", || {
+                requests.total.load(Ordering::SeqCst) >= before + 20
+            });
             stop.set();
             // The event is cleared by the thread that runs the device.
-            while is_set(&stop) {
-                thread::yield_now();
-            }
+            wait_until("the event is cleared", || !is_set(&stop));
         }
         // The requests that wait need others.
         waiting_end.store(true, Ordering::SeqCst);
@@ -426,9 +425,9 @@ fn each_request_is_answered_once_when_the_process_is_killed() {
         let stop = Stop::new();
         thread::scope(|scope| {
             scope.spawn(|| {
-                while requests.kept.lock().expect("free").is_none() {
-                    thread::yield_now();
-                }
+                wait_until("the device is kept", || {
+                    requests.kept.lock().expect("free").is_some()
+                });
                 stop.set();
             });
             run(&mut device, &stop);
@@ -449,18 +448,14 @@ fn each_request_is_answered_once_when_the_process_is_killed() {
             let guests: Vec<_> = guests.collect();
             for _ in 0..TIMES {
                 let before = numbers.load(Ordering::SeqCst);
-                while numbers.load(Ordering::SeqCst) < before + 20 {
-                    thread::yield_now();
-                }
-                loop {
+                wait_until("twenty more requests", || {
+                    numbers.load(Ordering::SeqCst) >= before + 20
+                });
+                wait_until("a request waits", || {
                     let mut killed = process.0.write().expect("free");
                     killed.0 = requests.waiting.swap(0, Ordering::SeqCst) > 0;
-                    if killed.0 {
-                        break;
-                    }
-                    drop(killed);
-                    thread::yield_now();
-                }
+                    killed.0
+                });
                 // No destructor runs.
                 std::mem::forget(device);
                 process = Arc::default();

@@ -10,6 +10,7 @@ use layers::{Layer, forward};
 use memory::Memory;
 use parking_lot::Mutex;
 use vfs::{Capabilities, Cx, Errno, File, FileSystem, NodeId, Op};
+use vfs_testkit::SetOnDrop;
 use vfs_testkit::context::Random;
 
 use super::super::net::Served;
@@ -68,7 +69,7 @@ pub(super) fn no_byte_is_wrong_while_others_write_and_punch(subject: &Subject) {
                 }
             });
         }
-        let _over = Over(&over);
+        let _over = SetOnDrop(&over);
         let asker = subject.asker();
         let open = asker.open(&handle, 1);
         let mut random = Random::new(99);
@@ -155,15 +156,6 @@ fn check(segments: &[Segment], since: &[u64], until: &[u64]) -> usize {
         .count()
 }
 
-/// Sets the flag when dropped, even in a panic.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 pub(super) fn no_hole_is_told_where_others_append(subject: &Subject) {
     const MOST: u64 = 24 << 20;
     let (_, file) = create(subject.tree(), "grown");
@@ -179,7 +171,7 @@ pub(super) fn no_hole_is_told_where_others_append(subject: &Subject) {
                 at += len;
             }
         });
-        let _over = Over(&over);
+        let _over = SetOnDrop(&over);
         let asker = subject.asker();
         let open = asker.open(&handle, 1);
         let mut at = 0;
