@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use vfs::{Caller, Name};
 use vfs_testkit::{SetOnDrop, wait_until};
 
-use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 fn config(what: &str, file: &Path) -> Output {
     let mut command = Command::new(BARGE);

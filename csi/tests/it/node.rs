@@ -494,7 +494,7 @@ fn a_soft_mount_whose_server_hangs_stays_staged() {
     volume.publish(&target, false).expect("published");
     let mounted = processes_with(&volume.staging);
     let stopped = Stopped::new(processes_with(&shared));
-    until("a call times out", || {
+    wait_until("a call times out", || {
         rustix::fs::statvfs(&*volume.staging).err() == Some(Errno::TIMEDOUT)
     });
     volume.publish(&next, false).expect("it is staged");
@@ -502,7 +502,7 @@ fn a_soft_mount_whose_server_hangs_stays_staged() {
     assert_eq!(processes_with(&volume.staging), mounted, "no other mount");
     drop(stopped);
     for target in [&target, &next] {
-        until("the server is back", || {
+        wait_until("the server is back", || {
             fs::read(format!("{target}/hello")).is_ok_and(|text| text == b"hello")
         });
         volume.unpublish(target).expect("unpublished");
