@@ -1,6 +1,8 @@
 //! SOURCE: what a program opens, in the syntax of `barge`'s command line.
 
 #[cfg(target_os = "linux")]
+mod absolute;
+#[cfg(target_os = "linux")]
 mod images_of_servers;
 #[cfg_attr(not(target_os = "linux"), path = "source/stdfs.rs")]
 mod local;
@@ -82,6 +84,8 @@ impl FromStr for Source {
             }
             Some((scheme, rest)) if is_scheme(text, scheme) && similar_scheme(scheme).is_some() => {
                 let close = similar_scheme(scheme).unwrap_or_default();
+                // The part after a question mark may be a secret.
+                let rest = rest.split('?').next().unwrap_or_default();
                 Err(bad(&format_args!(
                     "unknown scheme '{scheme}'; did you mean '{close}:{rest}'?"
                 )))
@@ -128,6 +132,8 @@ fn is_registry(text: &str) -> bool {
     scheme == Some(registry::Url::SCHEME)
 }
 
+/// Shows the source to people. Parameters, which may be secrets, are omitted: other processes need
+/// the text that was parsed.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -376,6 +382,7 @@ mod tests {
             ("nsf://h/x", "did you mean 'nfs://h/x'?"),
             ("9P://h", "did you mean '9p://h'?"),
             ("htps://h/x", "did you mean 'https://h/x'?"),
+            ("htps://h/x?sig=y", "did you mean 'https://h/x'?"),
             ("virtio-fs://s", "did you mean 'virtiofs://s'?"),
             ("oic://h/x", "did you mean 'oci://h/x'?"),
             ("smb://h/x", "got scheme 'smb'"),

@@ -41,10 +41,13 @@ pub struct CacheQuery {
 }
 
 impl CacheQuery {
+    /// The name of the option whose value is a path of this host.
+    pub const DIR: &str = "cache_dir";
+
     /// Takes an option, and returns whether it is one of these. The error says what was expected.
     pub fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
         match name {
-            "cache_dir" => self.dir = Some(value.into()),
+            CacheQuery::DIR => self.dir = Some(value.into()),
             "cache_dir_size" => self.size = Some(DiskCacheOptions::size(value)?),
             _ => return Ok(false),
         }

@@ -49,4 +49,4 @@ pub use request::{RequestError, Requests, Tuning, is_transient};
 pub use rules::parse_url;
 pub use settings::BadSetting;
 pub use store::rehearse;
-pub use url::{BadUrl, Url};
+pub use url::{BadUrl, Url, is_path_variable};

@@ -73,6 +73,24 @@ impl Scheme {
     }
 }
 
+/// The options of stores that are paths of this host, by the library's names.
+const PATHS: &[&str] = &[
+    "aws_container_authorization_token_file",
+    "aws_web_identity_token_file",
+    "azure_federated_token_file",
+    "google_application_credentials",
+    "google_service_account",
+];
+
+/// Returns whether the value of an environment variable with this name is a path of this host.
+pub fn is_path_variable(name: &str) -> bool {
+    let mut stores = [Scheme::S3, Scheme::Google, Scheme::Azure].into_iter();
+    stores.any(|store| {
+        let option = store.variable(name);
+        option.is_some_and(|option| PATHS.contains(&&*option))
+    })
+}
+
 fn known<K: FromStr + AsRef<str>>(name: &str) -> Option<String> {
     let key: K = name.parse().ok()?;
     Some(key.as_ref().to_owned())
@@ -215,6 +233,13 @@ impl Url {
         let mut url = self.clone();
         url.key = parent.into();
         Some((url, name))
+    }
+
+    /// Returns whether the value of the option `name` of this URL is a path of this host.
+    pub fn is_path_option(&self, name: &str) -> bool {
+        let option = self.scheme.option(name);
+        let is_path = option.is_some_and(|option| PATHS.contains(&&*option));
+        is_path || self.scheme.is_cloud() && name == CacheQuery::DIR
     }
 
     pub(crate) fn scheme(&self) -> Scheme {

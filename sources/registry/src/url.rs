@@ -16,6 +16,9 @@ const MAX_TAG: usize = 128;
 /// The tag if there is neither a tag nor a digest, as for other clients.
 const DEFAULT_TAG: &str = "latest";
 
+/// The option that names a directory with the configuration of hosts.
+const HOSTS_DIR: &str = "hosts_dir";
+
 /// An image in a registry: `oci://HOST[:PORT]/REPOSITORY[:TAG][@DIGEST][/PATH][?OPTION=VALUE&…]`.
 /// A path in the image follows only a tag or digest.
 ///
@@ -104,7 +107,7 @@ impl FromStr for Url {
                             .map_err(|_| bad(&"true or false in plain_http="))?,
                     );
                 }
-                "hosts_dir" => url.hosts_dir = Some(Path::new(&*value).into()),
+                HOSTS_DIR => url.hosts_dir = Some(Path::new(&*value).into()),
                 name if cache.take(name, &value).map_err(|what| bad(&what))? => {}
                 _ => {
                     let name = name.escape_debug();
@@ -200,6 +203,11 @@ impl fmt::Display for Url {
 impl Url {
     /// The scheme of these URLs.
     pub const SCHEME: &str = "oci";
+
+    /// Returns whether the value of the option `name` is a path of this host.
+    pub fn is_path_option(name: &str) -> bool {
+        name == HOSTS_DIR || name == CacheQuery::DIR
+    }
 
     /// Returns the name of the image.
     pub fn reference(&self) -> &Reference {

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod absolute;
 mod cancel;
 mod client_owner;
 mod connection;
@@ -28,6 +29,7 @@ mod url;
 pub mod virtiofs;
 mod xattr;
 
+pub use absolute::{absolute_path, absolute_text, absolute_url};
 pub use client_owner::{BadClientOwner, ClientOwner};
 pub use error::ConnectError;
 pub use timeouts::{Retry, Timeouts};
