@@ -79,9 +79,9 @@ pub(crate) fn run(args: &CacheArgs) -> CommandResult {
             for source in image {
                 let source = source.clone().require_signature(verify_key)?;
                 let source = source.require_cosign_signature(cosign_key)?;
-                let tree = source
-                    .tree()
-                    .ok_or_else(|| Failure::usage(format!("expected an image, got {source}")))?;
+                let tree = source.tree().ok_or_else(|| {
+                    Failure::usage(format!("expected an image, got {}", source.shown()))
+                })?;
                 warm(tree, dir)?;
             }
             Ok(ExitCode::SUCCESS)

@@ -26,8 +26,8 @@ use crate::serve::virtiofsd::args::VirtiofsdArgs;
 use crate::status::TopArgs;
 use crate::watch::WatchArgs;
 use crate::{
-    bench, cache, config, connect, ctl, doctor, log, mount, reference, serve, signals, status,
-    watch,
+    arguments, bench, cache, config, connect, ctl, doctor, log, mount, reference, serve, signals,
+    status, watch,
 };
 
 /// Serve file trees over protocols that virtual machines, containers and hosts can mount
@@ -52,8 +52,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// Parses the arguments of the process. Exits if they are invalid.
     pub(crate) fn read() -> Cli {
-        let given = multicall_arguments(std::env::args_os().collect());
-        let matches = Cli::command().get_matches_from(given);
+        let matches = read_arguments();
         let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Command::Serve(args) = &cli.command
             && let Some(path) = &args.config
@@ -132,6 +131,34 @@ pub fn main() -> ExitCode {
     done.unwrap_or_else(|failure| failure.report("barge"))
 }
 
+/// The commands that other processes carry out, later or elsewhere: those that serve a mount, which
+/// leave the current directory, and a server.
+const CARRIED_OUT_ELSEWHERE: [&str; 3] = ["mount", "connect", "ctl"];
+
+/// Parses the arguments of the process, with absolute paths for other processes. Exits if they are
+/// invalid.
+fn read_arguments() -> ArgMatches {
+    let given: Vec<_> = std::env::args_os().collect();
+    let matches = Cli::command().get_matches_from(multicall_arguments(given.clone()));
+    let name = matches.subcommand_name().unwrap_or_default();
+    if !CARRIED_OUT_ELSEWHERE.contains(&name) {
+        return matches;
+    }
+    let mut command = Cli::command();
+    command.build();
+    let made = match arguments::absolute(&command, &matches) {
+        Ok(None) => return matches,
+        Ok(Some(made)) => made,
+        Err(why) => Cli::command().error(ErrorKind::InvalidValue, why).exit(),
+    };
+    // The name of the program may select the command.
+    let skipped = usize::from(command_of_program(&given).is_some());
+    let program = given.into_iter().take(1);
+    let absolute: Vec<_> = program.chain(made.into_iter().skip(skipped)).collect();
+    arguments::set(absolute.clone());
+    Cli::command().get_matches_from(multicall_arguments(absolute))
+}
+
 /// Returns an argument of `barge serve` that conflicts with `--config`: any but that and the
 /// options of logging.
 fn conflicting_argument(matches: &ArgMatches) -> Option<String> {
@@ -163,14 +190,17 @@ const PROGRAM_NAMES: [(&str, &str); 4] = [
 ];
 
 fn multicall_arguments(mut given: Vec<OsString>) -> Vec<OsString> {
-    let program = given.first().map(Path::new).and_then(Path::file_name);
-    let command = PROGRAM_NAMES
-        .iter()
-        .find(|(name, _)| program.is_some_and(|program| program == *name));
-    if let Some((_, command)) = command {
+    if let Some(command) = command_of_program(&given) {
         given.insert(1, command.into());
     }
     given
+}
+
+/// Returns the command that the name of the program selects, if it does.
+fn command_of_program(given: &[OsString]) -> Option<&'static str> {
+    let program = given.first().map(Path::new).and_then(Path::file_name)?;
+    let known = PROGRAM_NAMES.iter().find(|(name, _)| program == *name);
+    known.map(|(_, command)| *command)
 }
 
 #[derive(Subcommand)]

@@ -21,7 +21,7 @@ use sandbox::Confinement;
 use crate::holder::{HeldMount, Holder, hold};
 use crate::mount::HelperArgs;
 use crate::serve::args::confinement::{Sandbox, Seccomp};
-use crate::{CommandResult, Failure, background, child, diagnose, signals};
+use crate::{CommandResult, Failure, arguments, background, child, diagnose, signals};
 
 #[derive(Args)]
 #[allow(
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
     if !signals::is_background() {
         diagnose::check_mount_point(&args.dir)?;
         if !args.foreground {
-            return background::start(false);
+            return background::start(arguments::of_this_process(), Vec::new(), false);
         }
     }
     let sandbox = options.sandbox;

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
 use command::print;
 use command::text::printable;
 use layers::limit::Rates;
@@ -15,9 +15,10 @@ use transports::{Addr, dial_unix};
 use crate::config::DEVICE_OPTIONS;
 use crate::config::live::given_options;
 use crate::serve::args::control::parse_addr;
+use crate::serve::args::device::{Drive, NinePDevice, VirtiofsDevice};
 use crate::serve::args::share::ShareArgs;
 use crate::serve::control::protocol::VERSION;
-use crate::source::NamedSource;
+use crate::source::SourceArg;
 use crate::status::top::lines::table;
 use crate::{CommandResult, Failure};
 
@@ -46,6 +47,8 @@ enum CtlCommand {
     /// List shares and endpoints with their addresses and states
     List,
     /// Add a share with its devices, or endpoints
+    ///
+    /// Relative paths begin in the current directory of this command.
     Add(Box<AddArgs>),
     /// Remove a share with its devices, or an endpoint, at once
     ///
@@ -112,7 +115,7 @@ enum CtlCommand {
 struct AddArgs {
     /// Share to add, with a name
     #[arg(value_name = "NAME=SOURCE")]
-    share: Option<NamedSource>,
+    share: Option<SourceArg>,
     #[command(flatten)]
     options: ShareOptions,
     /// Clients that may use the share, as the list in a line of exports(5)
@@ -161,7 +164,7 @@ options!(ShareOptions, |command| ShareArgs::augment_args(command)
     .mut_args(|arg| arg.help_heading("Options of the share")));
 options!(EndpointOptions, endpoint_options);
 
-/// Adds the options of endpoints, whose values the server parses.
+/// Adds the options of endpoints. Their values are those of `barge serve`, and passed as they are.
 fn endpoint_options(command: Command) -> Command {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name)
@@ -172,23 +175,28 @@ fn endpoint_options(command: Command) -> Command {
             .action(clap::ArgAction::Append)
     };
     command.args([
-        option("9p", "ADDR", "Address to serve 9P at; may be repeated"),
+        option("9p", "ADDR", "Address to serve 9P at; may be repeated")
+            .value_parser(value_parser!(Addr)),
         option(
             "virtiofs",
             "SOCKET",
             "vhost-user socket for virtiofs; may be repeated",
-        ),
+        )
+        .value_parser(value_parser!(VirtiofsDevice)),
         option(
             "virtio-9p",
             "SOCKET",
             "vhost-user socket for 9P; may be repeated",
-        ),
+        )
+        .value_parser(value_parser!(NinePDevice)),
         option(
             "block",
             "SOCKET",
             "vhost-user socket for a disk; may be repeated",
-        ),
-        option("nbd", "ADDR", "Address to serve NBD at; may be repeated"),
+        )
+        .value_parser(value_parser!(Drive)),
+        option("nbd", "ADDR", "Address to serve NBD at; may be repeated")
+            .value_parser(value_parser!(Addr)),
     ])
 }
 
@@ -297,22 +305,10 @@ fn add(connection: &mut Connection, args: &AddArgs) -> Result<Value, Failure> {
     let Some(name) = &share.name else {
         return Err(Failure::usage(format!(
             "expected NAME={0}, got {0}",
-            share.source
+            share.source.1.shown()
         )));
     };
-    let mut table = args.options.0.clone();
-    table.insert("name".into(), json!(name));
-    table.insert("source".into(), json!(share.source.to_string()));
-    if let Some(clients) = &args.clients {
-        table.insert("clients".into(), json!(clients));
-    }
-    for device in DEVICE_OPTIONS {
-        table.extend(
-            endpoints
-                .remove(device)
-                .map(|sockets| (device.to_owned(), sockets)),
-        );
-    }
+    let table = share_table(args, share, name, &mut endpoints);
     let mut merge = |added: Value| {
         for list in ["shares", "endpoints"] {
             if let (Some(all), Some(new)) = (result[list].as_array_mut(), added[list].as_array()) {
@@ -325,6 +321,30 @@ fn add(connection: &mut Connection, args: &AddArgs) -> Result<Value, Failure> {
         merge(connection.call("endpoint.add", json!({ "endpoint": endpoints }))?);
     }
     Ok(result)
+}
+
+/// Returns the table of `share`, whose name is `name`, with the options of `args` and its devices
+/// of `endpoints`, which are removed there.
+fn share_table(
+    args: &AddArgs,
+    share: &SourceArg,
+    name: &str,
+    endpoints: &mut Map<String, Value>,
+) -> Map<String, Value> {
+    let mut table = args.options.0.clone();
+    table.insert("name".into(), json!(name));
+    table.insert("source".into(), json!(share.source.0.for_parser()));
+    if let Some(clients) = &args.clients {
+        table.insert("clients".into(), json!(clients));
+    }
+    for device in DEVICE_OPTIONS {
+        table.extend(
+            endpoints
+                .remove(device)
+                .map(|sockets| (device.to_owned(), sockets)),
+        );
+    }
+    table
 }
 
 /// A connection to a server.

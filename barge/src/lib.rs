@@ -10,6 +10,8 @@
 #![forbid(unsafe_code)]
 
 #[cfg(target_os = "linux")]
+mod arguments;
+#[cfg(target_os = "linux")]
 mod bench;
 #[cfg(target_os = "linux")]
 mod cache;

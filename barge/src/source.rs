@@ -24,10 +24,46 @@ pub(crate) enum Source {
     Referral(Location),
 }
 
+/// The scheme of referrals.
+const REFERRAL: &str = "refer:";
+
 /// The source that is served if none is given: the current directory.
 pub(crate) const DEFAULT_SOURCE: &str = ".";
 
-/// `NAME=SOURCE`, or a SOURCE without a name.
+/// The text of a source as an administrator wrote it, with all parameters, which may be secrets.
+///
+/// Configurations, requests and other processes get it, to parse it again. It is never shown, and
+/// so has no `Display`; [`Source::shown`] is for people, and cannot become such a text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Written(String);
+
+impl Written {
+    /// Parses a source.
+    pub(crate) fn parse(text: &str) -> Result<(Written, Source), String> {
+        Ok((Written(text.to_owned()), text.parse()?))
+    }
+
+    /// Returns the text for a parser.
+    pub(crate) fn for_parser(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Written")
+    }
+}
+
+/// The argument `NAME=SOURCE`, or a SOURCE without a name.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceArg {
+    pub(crate) name: Option<String>,
+    /// The source as it was written, and parsed.
+    pub(crate) source: (Written, Source),
+}
+
+/// A source, and its name if it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedSource {
     pub(crate) name: Option<String>,
@@ -38,7 +74,7 @@ impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Source, String> {
-        match text.strip_prefix("refer:") {
+        match text.strip_prefix(REFERRAL) {
             Some(location) => location
                 .parse()
                 .map(Source::Referral)
@@ -53,11 +89,14 @@ impl FromStr for Source {
     }
 }
 
-impl fmt::Display for Source {
+/// A source as people see it, in logs, listings and errors: without parameters.
+pub(crate) struct Shown<'a>(&'a Source);
+
+impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match self.0 {
             Source::Tree(tree) => tree.fmt(f),
-            Source::Referral(location) => write!(f, "refer:{location}"),
+            Source::Referral(location) => write!(f, "{REFERRAL}{location}"),
         }
     }
 }
@@ -68,25 +107,51 @@ pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_of_name)
 }
 
-impl FromStr for NamedSource {
+impl FromStr for SourceArg {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<NamedSource, String> {
+    fn from_str(text: &str) -> Result<SourceArg, String> {
+        let (name, text) = SourceArg::split(text);
+        Ok(SourceArg {
+            name: name.map(str::to_owned),
+            source: Written::parse(text)?,
+        })
+    }
+}
+
+impl SourceArg {
+    /// Returns `text`, such an argument, with absolute paths of this host: relative ones begin in
+    /// the directory `dir`.
+    pub(crate) fn absolute(text: &str, dir: &Path) -> Result<String, String> {
+        let (name, text) = SourceArg::split(text);
+        let source = Source::absolute(text, dir)?;
+        Ok(name.map_or_else(|| source.clone(), |name| format!("{name}={source}")))
+    }
+
+    /// Splits `text` into the name, if there is one, and the source.
+    pub(crate) fn split(text: &str) -> (Option<&str>, &str) {
         // An equals sign after any other text is part of a path or URL.
         match text.split_once('=') {
-            Some((name, source)) if is_name(name) => Ok(NamedSource {
-                name: Some(name.into()),
-                source: source.parse()?,
-            }),
-            _ => Ok(NamedSource {
-                name: None,
-                source: text.parse()?,
-            }),
+            Some((name, source)) if is_name(name) => (Some(name), source),
+            _ => (None, text),
         }
     }
 }
 
 impl Source {
+    /// Does [`sources::Source::absolute`]; a referral has no paths of this host.
+    pub(crate) fn absolute(text: &str, dir: &Path) -> Result<String, String> {
+        match text.starts_with(REFERRAL) {
+            true => Ok(text.to_owned()),
+            false => sources::Source::absolute(text, dir).map_err(|bad| bad.to_string()),
+        }
+    }
+
+    /// Returns the source as people see it.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown(self)
+    }
+
     /// Returns the source with a signature by one of `keys` required, if there are any. Returns an
     /// error unless it is an image.
     pub(crate) fn require_signature(self, keys: &[PathBuf]) -> Result<Source, Failure> {
@@ -94,9 +159,12 @@ impl Source {
             return Ok(self);
         }
         let signed = self.tree().and_then(|tree| tree.require_signature(keys));
-        signed
-            .map(Source::Tree)
-            .ok_or_else(|| Failure::usage(format!("--verify-key: expected an image, got {self}")))
+        signed.map(Source::Tree).ok_or_else(|| {
+            Failure::usage(format!(
+                "--verify-key: expected an image, got {}",
+                self.shown()
+            ))
+        })
     }
 
     /// Returns the source with a signature of cosign by one of `keys` required, if there are any.
@@ -110,7 +178,7 @@ impl Source {
             .and_then(|tree| tree.require_cosign_signature(keys));
         signed.map(Source::Tree).ok_or_else(|| {
             let expected = "expected an image in a registry";
-            Failure::usage(format!("--cosign-key: {expected}, got {self}"))
+            Failure::usage(format!("--cosign-key: {expected}, got {}", self.shown()))
         })
     }
 
@@ -140,8 +208,9 @@ impl Source {
             return Ok(());
         };
         for path in self.host_paths() {
-            path.metadata()
-                .map_err(|error| Failure::new(format!("{self}: {}", open_error(tree, &error))))?;
+            path.metadata().map_err(|error| {
+                Failure::new(format!("{}: {}", self.shown(), open_error(tree, &error)))
+            })?;
         }
         Ok(())
     }
@@ -149,9 +218,9 @@ impl Source {
     /// Opens the source. `hostdir` has the options for a directory of this host.
     pub(crate) fn open(&self, hostdir: hostdir::Options) -> Result<Arc<dyn FileSystem>, Failure> {
         match self {
-            Source::Tree(tree) => tree
-                .open(hostdir)
-                .map_err(|error| Failure::new(format!("{self}: {}", open_error(tree, &error)))),
+            Source::Tree(tree) => tree.open(hostdir).map_err(|error| {
+                Failure::new(format!("{}: {}", self.shown(), open_error(tree, &error)))
+            }),
             // The tree for clients without referrals: an empty directory.
             Source::Referral(_) => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
@@ -193,15 +262,15 @@ mod tests {
             ("./x=y", "./x=y"),
             ("refer:/a/b@h1+10.0.0.1", "refer:/a/b@h1+10.0.0.1"),
         ] {
-            let named: NamedSource = text.parse().expect(text);
+            let arg: SourceArg = text.parse().expect(text);
             assert_eq!(
-                (named.name, named.source.to_string()),
+                (arg.name, arg.source.1.shown().to_string()),
                 (None, shown.to_owned())
             );
         }
-        let named: NamedSource = "data=/srv/x=y".parse().expect("a named source");
-        assert_eq!(named.name.as_deref(), Some("data"));
-        assert_eq!(named.source.to_string(), "/srv/x=y");
+        let arg: SourceArg = "data=/srv/x=y".parse().expect("a named source");
+        assert_eq!(arg.name.as_deref(), Some("data"));
+        assert_eq!(arg.source.1.shown().to_string(), "/srv/x=y");
     }
 
     #[test]
@@ -214,7 +283,7 @@ mod tests {
             "refer:/a@h+",
         ] {
             assert!(
-                text.parse::<NamedSource>()
+                text.parse::<SourceArg>()
                     .expect_err(text)
                     .contains("expected"),
                 "{text}"

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &WatchArgs) -> CommandResult {
                 .into(),
             errno => errno.to_string(),
         };
-        Failure::new(format!("{}: {why}", args.source))
+        Failure::new(format!("{}: {why}", args.source.shown()))
     })?;
     let out = Arc::new(Mutex::new(BufWriter::new(io::stdout())));
     let printed = out.clone();
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &WatchArgs) -> CommandResult {
         if let Some(out) = &mut batch {
             written = written.and_then(|()| out.flush());
         }
-        read.map_err(|errno| Failure::new(format!("{}: {errno}", args.source)))?;
+        read.map_err(|errno| Failure::new(format!("{}: {errno}", args.source.shown())))?;
     }
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

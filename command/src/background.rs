@@ -2,6 +2,7 @@
 //! process is ready.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -14,16 +15,23 @@ use crate::{CommandResult, Failure, announce, print, stderr};
 /// The text of a mount that is ready, unless its command prints another one.
 pub const READY: &str = "ready\n";
 
-/// Runs this program again and waits until the new process is ready, or has failed and reported the
-/// error. With `json`, the new process reports with a line of JSON, which is printed.
-pub fn start(json: bool) -> CommandResult {
-    let mut arguments = env::args_os();
+/// Runs this program again with `arguments`, which begin with its name, and `variables` besides
+/// those of this process. Their paths are absolute, as the new process and those that it starts
+/// leave the current directory. Waits until the new process is ready, or has failed and reported
+/// the error. With `json`, the new process reports with a line of JSON, which is printed.
+pub fn start(
+    arguments: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
+    json: bool,
+) -> CommandResult {
+    let mut arguments = arguments.into_iter();
     let mut command = Command::new(env::current_exe().map_err(Failure::new)?);
     if let Some(name) = arguments.next() {
         command.arg0(name);
     }
     let mut child = command
         .args(arguments)
+        .envs(variables)
         .env(IN_BACKGROUND, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

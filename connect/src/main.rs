@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 
 fn run(args: &ConnectArgs) -> CommandResult {
     if !args.foreground && !signals::is_background() {
-        return background::start(false);
+        return background::start(std::env::args_os().collect(), Vec::new(), false);
     }
     let of_dir = |error: io::Error| Failure::new(format!("{}: {error}", args.dir.display()));
     let settings = MountSettings::new(&args.source, &args.options);

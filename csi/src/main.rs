@@ -61,6 +61,7 @@ fn serve(args: CsiArgs) -> CommandResult {
     let barge = barge.ok_or_else(|| {
         Failure::usage("the program barge is neither beside barge-csi nor in PATH: use --barge")
     })?;
+    let barge = absolute_program(barge).map_err(Failure::new)?;
     let _lock = lock_state_dir(&args.state_dir)?;
     if let Some(cgroup) = &args.cgroup {
         let failed = |error| Failure::new(format!("{}: {error}", cgroup.display()));
@@ -104,6 +105,15 @@ fn serve(args: CsiArgs) -> CommandResult {
     })
 }
 
+/// Returns the path of `program` for processes with another current directory. A name alone is
+/// looked up in PATH.
+fn absolute_program(program: PathBuf) -> io::Result<PathBuf> {
+    match program.components().count() {
+        1 => Ok(program),
+        _ => std::path::absolute(program),
+    }
+}
+
 /// Creates the state directory, for this user alone, and locks it until the result is dropped.
 /// Returns an error for a directory that other users can write to: its contents are mounted, and
 /// removed.
@@ -124,5 +134,20 @@ fn lock_state_dir(dir: &Path) -> Result<File, Failure> {
             Err(failed(io::Error::other(text)))
         }
         Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_program_is_found_from_another_directory() {
+        let dir = std::env::current_dir().expect("a directory");
+        let program = |path: &str| absolute_program(path.into()).expect("a path");
+        assert_eq!(program("bin/barge"), dir.join("bin/barge"));
+        assert_eq!(program("./barge"), dir.join("barge"));
+        assert_eq!(program("barge"), Path::new("barge"));
+        assert_eq!(program("/bin/barge"), Path::new("/bin/barge"));
     }
 }

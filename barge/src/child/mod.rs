@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::serve::args::confinement::Sandbox;
 use crate::serve::broker::upgrade::MANIFEST;
-use crate::{Failure, confinement};
+use crate::{Failure, arguments, confinement};
 
 /// The environment variable with the options of a child, as JSON.
 const OPTIONS: &str = "BARGE_CHILD";
@@ -55,7 +55,7 @@ pub(crate) fn command() -> Command {
 /// arguments.
 pub(crate) fn command_of(program: &Path) -> Command {
     let mut command = command_without_arguments(program);
-    command.args(env::args_os().skip(1));
+    command.args(arguments::of_this_process().into_iter().skip(1));
     command
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::schema::{Schema, ValueKind};
 use super::{Config, ConfigErrors, Setting, Share, client_list_name, quoted, setting_line};
-use crate::source::{DEFAULT_SOURCE, NamedSource};
+use crate::source::{DEFAULT_SOURCE, Source, SourceArg, Written};
 
 /// Options whose endpoints can be added and removed while the server runs.
 pub(crate) const ENDPOINTS: [&str; 5] = ["9p", "virtiofs", "virtio-9p", "block", "nbd"];
@@ -55,20 +55,19 @@ impl Config {
                 Setting { key, value }
             }));
         }
-        let sources = matches.get_many::<NamedSource>("sources");
+        let sources = matches.get_many::<SourceArg>("sources");
         let sources: Vec<_> = sources.into_iter().flatten().cloned().collect();
         if sources.is_empty() {
             // Without a source, the current directory is served read-only.
             let key = "read-only".to_owned();
             config
                 .shares
-                .push(Share::of(None, DEFAULT_SOURCE.to_owned())?);
+                .push(Share::of(None, Written::parse(DEFAULT_SOURCE)?));
             config.settings.retain(|setting| setting.key != key);
             config.settings.push(Setting { key, value: None });
         }
         for source in sources {
-            let text = source.source.to_string();
-            config.shares.push(Share::of(source.name, text)?);
+            config.shares.push(Share::of(source.name, source.source));
         }
         if let [only] = config.shares.as_mut_slice() {
             let is_own = |setting: &mut Setting| OF_ONE_SHARE.contains(&&*setting.key);
@@ -260,14 +259,14 @@ pub(crate) fn given_options(
 }
 
 impl Share {
-    fn of(name: Option<String>, source: String) -> Result<Share, String> {
-        Ok(Share {
+    fn of(name: Option<String>, source: (Written, Source)) -> Share {
+        Share {
             offset: 0,
             name,
-            source: (source.clone(), source.parse()?),
+            source,
             keys: Vec::new(),
             settings: Vec::new(),
-        })
+        }
     }
 }
 
@@ -298,7 +297,59 @@ pub(crate) fn toml_of(object: &Map<String, Value>) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Args;
+    use command::log::LogArgs;
+
     use super::*;
+    use crate::serve::args::ServeArgs;
+
+    /// Sources with every parameter of every scheme.
+    const EVERY_PARAMETER: &[&str] = &[
+        "9p://h:1/a%3F?version=9p2000.L&msize=8192&uname=u&uid=7&aname=b&zerocopy=off&inflight=64k\
+         &retry=5&timeo=20&soft",
+        "9p+unix:/s?aname=b&hard",
+        "9p+vsock:3:1?uname=u",
+        "9p+vsock-uds:/s:1?msize=8192",
+        "9p+virtio:/s?msize=8192",
+        "nfs://h/a?vers=4.1&mountport=1&rsize=4096&wsize=4096&inflight=64k&uid=7&gid=8&noreadplus\
+         &nodelegations&resvport&retry=5&timeo=30&soft&xprtsec=mtls&tlsca=/a&tlscert=/c&tlskey=/k",
+        "nfs://h/a?xprtsec=tls",
+        "nfs+unix:/s?path=/x%20y&hard&vers=3",
+        "virtiofs:/s?max_write=8k&inflight=4096&soft&timeo=15",
+        "https://user:hush@h/k?X-Amz-Signature=hush",
+        "s3://b/k?region=x&secret_access_key=hush&cache_dir=/c&cache_dir_size=1G",
+        "gs://b/k?service_account_key=hush",
+        "az://c@account/k?sas_key=hush",
+        "oci://h/r:t/x?plain_http=true&hosts_dir=/h&cache_dir=/c&cache_dir_size=1G",
+        "image:/a?device=/b&device=/c",
+        "dir:/a",
+        "/a=b",
+        "mem:",
+        "refer:/a@h+i",
+    ];
+
+    #[test]
+    fn every_parameter_of_a_source_survives_control() {
+        for text in EVERY_PARAMETER {
+            let command = Command::new("barge").subcommand(ServeArgs::augment_args(
+                LogArgs::augment_args(Command::new("serve")),
+            ));
+            let source = format!("n={text}");
+            let given = ["barge", "serve", "--control=unix:/c", &source];
+            let matches = command.try_get_matches_from(given).expect("valid");
+            let (_, serve) = matches.subcommand().expect("one");
+            let config = Config::of_command_line(serve).expect("valid");
+            let written = config.text();
+            let again = Config::parse(Path::new("again"), &written).expect("valid");
+            let parsed = &again.shares()[0].source.1;
+            let expected: Source = text.parse().expect("a source");
+            assert_eq!(parsed.tree(), expected.tree(), "{text}");
+            assert_eq!(again.text(), written);
+            let shown = format!("{} {config:?}", parsed.shown());
+            let kept = config.shares()[0].source.0.for_parser();
+            assert!(!shown.contains("hush") && kept == *text, "{shown}");
+        }
+    }
 
     #[test]
     fn additions_and_removals_keep_the_rest() {

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use self::files::Files;
 pub(crate) use self::schema::DEVICE_OPTIONS;
 use self::schema::{Schema, ValueKind};
-use crate::source::{Source, is_name};
+use crate::source::{Source, Written, is_name};
 
 /// The configuration file of the service.
 pub(crate) const DEFAULT_PATH: &str = "/etc/barge/barge.toml";
@@ -75,7 +75,7 @@ pub(crate) struct Share {
     pub(crate) name: Option<String>,
     /// Source as it was written, and parsed.
     #[serde(with = "written_source")]
-    pub(crate) source: (String, Source),
+    pub(crate) source: (Written, Source),
     /// Options that the table sets; `false` sets an option without adding an argument.
     keys: Vec<String>,
     settings: Vec<Setting>,
@@ -262,7 +262,7 @@ impl Config {
             .collect();
         settings.push(Setting {
             key: schema::SOURCE.to_owned(),
-            value: Some(share.source.0.clone()),
+            value: Some(share.source.0.for_parser().to_owned()),
         });
         settings.sort();
         settings
@@ -320,8 +320,8 @@ impl Config {
         for share in &self.shares {
             text.push_str("\n[[share]]\n");
             for (key, value) in [
-                (schema::NAME, &share.name),
-                (schema::SOURCE, &Some(share.source.0.clone())),
+                (schema::NAME, share.name.as_deref()),
+                (schema::SOURCE, Some(share.source.0.for_parser())),
             ] {
                 if let Some(value) = value {
                     text.push_str(&format!("{key} = {}\n", quoted(value)));
@@ -349,21 +349,19 @@ mod written_source {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::source::Source;
+    use crate::source::{Source, Written};
 
     pub(super) fn serialize<S: Serializer>(
-        (written, _): &(String, Source),
+        (written, _): &(Written, Source),
         to: S,
     ) -> Result<S::Ok, S::Error> {
-        to.serialize_str(written)
+        to.serialize_str(written.for_parser())
     }
 
     pub(super) fn deserialize<'a, D: Deserializer<'a>>(
         from: D,
-    ) -> Result<(String, Source), D::Error> {
-        let written = String::deserialize(from)?;
-        let source = written.parse().map_err(D::Error::custom)?;
-        Ok((written, source))
+    ) -> Result<(Written, Source), D::Error> {
+        Written::parse(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::schema::{CLIENTS, DEVICE_OPTIONS, NAME, SHARE, SOURCE, Schema, ValueKind};
 use super::{Config, ConfigError, Setting, Share};
-use crate::source::{self, Source};
+use crate::source::{self, Source, Written};
 
 /// Parses `text`, the contents of the file at `path`, and adds errors to `problems`.
 pub(super) fn read(
@@ -174,13 +174,13 @@ impl ConfigReader<'_> {
         name.map(str::to_owned)
     }
 
-    fn source(&mut self, value: &Spanned<DeValue<'_>>) -> Option<(String, Source)> {
+    fn source(&mut self, value: &Spanned<DeValue<'_>>) -> Option<(Written, Source)> {
         let Some(text) = value.get_ref().as_str() else {
             self.error(Some(value.span()), format!("{SOURCE}: expected a string"));
             return None;
         };
-        match text.parse() {
-            Ok(source) => Some((text.to_owned(), source)),
+        match Written::parse(text) {
+            Ok(source) => Some(source),
             Err(why) => {
                 self.error(Some(value.span()), format!("{SOURCE}: {why}"));
                 None

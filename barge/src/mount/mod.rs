@@ -37,7 +37,7 @@ use crate::files::{ErrorReporter, finish_output};
 use crate::holder::{HeldMount, Holder, hold};
 use crate::listen::listen;
 use crate::source::Source;
-use crate::{CommandResult, Failure, background, diagnose, signals};
+use crate::{CommandResult, Failure, arguments, background, diagnose, signals};
 
 #[derive(Args)]
 #[allow(
@@ -183,10 +183,9 @@ impl MountArgs {
 
     /// Returns the object of --json, as a line. `process` holds the mount.
     fn report(&self, backend: Backend, read_only: bool, process: Option<u32>) -> String {
-        let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
         let object = json!({
-            "source": self.source.to_string(),
-            "mountpoint": dir.to_string_lossy(),
+            "source": self.source.shown().to_string(),
+            "mountpoint": self.dir.to_string_lossy(),
             "backend": backend.name(),
             "read_only": read_only,
             "pid": process,
@@ -247,7 +246,11 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
             };
         }
         if !args.foreground {
-            return background::start(args.json);
+            return background::start(
+                arguments::of_this_process(),
+                arguments::absolute_variables(),
+                args.json,
+            );
         }
     }
     if let Some(code) = lazy::hold(args, &options)? {
@@ -283,7 +286,7 @@ fn mount_with_kernel(args: &MountArgs, options: &options::ResolvedOptions) -> bo
             if let Err(error) = &mounted {
                 tracing::info!(
                     "{}: mounting with FUSE, because the kernel's EROFS failed: {error}",
-                    args.source
+                    args.source.shown()
                 );
             }
             mounted.is_ok()

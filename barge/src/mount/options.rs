@@ -1,6 +1,6 @@
 //! `-o`: options of mount(8), and those of this file system.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use hostdir::WriteEvents;
 use layers::OwnerOverride;
 use layers::pagecache::{self, Mode};
-use remote::{Retry, Timeouts};
+use remote::{Retry, Timeouts, absolute_text};
 use rustix::mount::MountFlags;
 use sources::DiskCacheOptions;
 use transports::Addr;
@@ -16,6 +16,7 @@ use transports::fusedev::{MountFlag, MountOptions, is_fstab_only};
 use vfs::LocalUsers;
 
 use crate::Failure;
+use crate::arguments::absolute_addr;
 use crate::cache::IMAGE_CACHE;
 use crate::disk_cache::files::DiskCacheConfig;
 use crate::serve::args::access::AdmittedUser;
@@ -25,7 +26,7 @@ use crate::source::Source;
 
 /// An option after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MountOption {
+pub(crate) enum MountOption {
     /// A flag of every file system.
     Flag(MountFlag),
     AllowOther,
@@ -74,7 +75,7 @@ pub(super) enum MountOption {
 
 /// The caches in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cache {
+pub(crate) enum Cache {
     /// The kernel's alone, named as by virtiofsd.
     Kernel(kernel::Cache),
     /// The kernel's with write-back; for remote sources also the page cache, with pages around
@@ -184,6 +185,18 @@ impl FromStr for MountOption {
     }
 }
 
+impl MountOption {
+    /// Returns `text`, an option, with absolute paths of this host: relative ones begin in the
+    /// directory `dir`.
+    pub(crate) fn absolute(text: &str, dir: &Path) -> Result<String, String> {
+        Ok(match text.split_once('=') {
+            Some((name @ "cache_dir", path)) => format!("{name}={}", absolute_text(path, dir)?),
+            Some((name @ "http", addr)) => format!("{name}={}", absolute_addr(addr, dir)?),
+            _ => text.to_owned(),
+        })
+    }
+}
+
 /// The result of all options.
 pub(super) struct ResolvedOptions {
     pub(super) mount: MountOptions,
@@ -249,7 +262,7 @@ pub(super) fn resolve(
     sloppy: bool,
 ) -> Result<ResolvedOptions, Failure> {
     let mut mount = MountOptions {
-        source: source.to_string(),
+        source: source.shown().to_string(),
         // As fusermount3(1) mounts: programs and devices of another host, or of an unverified
         // image, get no privileges.
         flags: ["nosuid", "nodev"]

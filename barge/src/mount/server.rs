@@ -101,7 +101,7 @@ pub(super) fn serve(
     // At the end, no other reference to the source may exist, unless its status is served.
     let source_figures = observed.then(|| ObservedSource {
         name: String::new(),
-        source: options.source.to_string(),
+        source: options.source.shown().to_string(),
         fs: source.clone(),
         pages: pages.clone(),
         files: files.clone(),

@@ -261,7 +261,7 @@ fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
             None => {
                 return Err(Failure::usage(format!(
                     "several sources, and referrals, need names: expected NAME={0}, got {0}",
-                    source.source
+                    source.source.shown()
                 )));
             }
         };

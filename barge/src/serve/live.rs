@@ -35,6 +35,7 @@ use super::share::{Share, Sources};
 use crate::Failure;
 use crate::config::{Config, Setting};
 use crate::read_trace::TraceFile;
+use crate::source::Source;
 use crate::status::{Figures, ObservedSources, Serving};
 
 /// The running set of a process.
@@ -286,7 +287,7 @@ impl LiveServer {
         let shares = shares.map(
             |(((export, changeable), share), opening_settings)| LiveShare {
                 opening_settings,
-                source: share.named.source.to_string(),
+                source: share.named.source.shown().to_string(),
                 export: export.clone(),
                 gate: changeable.0.clone(),
                 limiter: changeable.1.clone(),
@@ -599,7 +600,7 @@ impl LiveServer {
         let mut all = config.changed_keys(initial);
         let referral = |config: &Config| {
             let shares = config.shares().iter();
-            let elsewhere = shares.filter(|share| share.source.0.starts_with("refer:"));
+            let elsewhere = shares.filter(|share| matches!(share.source.1, Source::Referral(_)));
             let mut all: Vec<_> = elsewhere
                 .map(|share| (share.name.clone(), share.source.0.clone()))
                 .collect();
@@ -969,7 +970,7 @@ impl LiveServer {
             let share = self.opener.open(new.name, new.share, clients, &self.host)?;
             let live = LiveShare {
                 opening_settings: new.opening_settings.clone(),
-                source: new.share.named.source.to_string(),
+                source: new.share.named.source.shown().to_string(),
                 export: share.export.clone(),
                 gate: share.gate.clone(),
                 limiter: share.limiter.clone(),

@@ -200,7 +200,8 @@ impl Opener {
         })?;
         if self.kernel_handles && opened.capabilities().handles != Support::Native {
             return Err(Failure::usage(format!(
-                "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
+                "{}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory",
+                source.shown()
             )));
         }
         let is_remote = matches!(source, Source::Tree(sources::Source::Remote(_)));
@@ -212,7 +213,7 @@ impl Opener {
         };
         let unlayered = status::ObservedSource {
             name: name.to_owned(),
-            source: source.to_string(),
+            source: source.shown().to_string(),
             fs: opened.clone(),
             pages: None,
             files: None,
@@ -358,7 +359,8 @@ fn open_quota(
     if !is_local || !COUNTABLE.contains(&stat.magic) {
         return Err(Failure::new(format!(
             "quota of '{name}': expected a directory on ext4, XFS, btrfs, F2FS, tmpfs or \
-             overlayfs, whose blocks can be counted, got {source} on a file system of type {:#x}",
+             overlayfs, whose blocks can be counted, got {} on a file system of type {:#x}",
+            source.shown(),
             stat.magic
         )));
     }

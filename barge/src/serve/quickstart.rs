@@ -10,7 +10,7 @@ use super::plan::Plan;
 pub(super) fn introduction(exports: &Exports, plan: &Plan) -> [String; 2] {
     let url = p9::default_url();
     let sources: Vec<_> = (plan.sources.shares.iter())
-        .map(|share| share.named.source.to_string())
+        .map(|share| share.named.source.shown().to_string())
         .collect();
     let whole = &exports.default.fs;
     text(

@@ -3,6 +3,7 @@
 
 mod changes;
 mod limits;
+mod sources;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;

@@ -726,11 +726,25 @@ struct Installed {
 impl Installed {
     fn new() -> Installed {
         let place = Place::new();
+        let paths = [place.source(), place.at()].map(|path| path.display().to_string());
+        Installed::run(place, &paths.each_ref().map(String::as_str))
+    }
+
+    /// Mounts with `args` in the directory of `place`.
+    fn run(place: Place, args: &[&str]) -> Installed {
         let program = place.dir.path().join("barge");
-        fs::copy(crate::served::BARGE, &program).expect("copied");
+        // By another process: a fork of this one would keep the file open, and so busy.
+        let mut copy = Command::new("cp");
+        let copied = copy
+            .args([Path::new(crate::served::BARGE), &program])
+            .status();
+        assert!(copied.expect("runs").success());
         let mut command = Command::new(&program);
-        command.args(["mount", "--json"]).arg(place.source());
-        let output = command.arg(place.at()).output().expect("runs");
+        command.args(["mount", "--json"]).args(args);
+        command
+            .current_dir(place.dir.path())
+            .env("DOCKER_CONFIG", "docker");
+        let output = command.output().expect("runs");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let holder = report["pid"].as_i64().expect("a process") as i32;
         Installed {
@@ -792,5 +806,82 @@ fn the_installed_program_continues_a_mount() {
         replace("/bin/false");
         let program = installed.upgrade();
         assert_ne!(program, installed.program, "the old one");
+    });
+}
+
+#[test]
+fn a_mount_of_a_relative_path_outlives_its_process_and_program() {
+    if !may_continue() {
+        return;
+    }
+    for (source, at) in [("source", "./at"), ("./source", "at"), ("dir:source", "at")] {
+        let place = Place::new();
+        fs::write(place.source().join("f"), "text").expect("written");
+        let installed = Installed::run(place, &[source, at]);
+        let read = || fs::read_to_string(installed.place.at().join("f")).expect("read");
+        for _ in 0..2 {
+            let holder = installed.holder.as_raw_nonzero().get() as u32;
+            let serving = kill_serving(holder, || installed.serving_id());
+            assert_eq!(read(), "text");
+            let variables = fs::read(format!("/proc/{serving}/environ")).expect("read");
+            let docker = format!("={}/docker\0", installed.place.dir.path().display());
+            assert!(String::from_utf8_lossy(&variables).contains(&docker));
+            assert_eq!(installed.upgrade(), installed.program);
+            assert_eq!(read(), "text");
+        }
+    }
+}
+
+#[test]
+fn a_relative_disk_cache_and_socket_outlive_the_process_of_a_mount() {
+    if !may_continue() {
+        return;
+    }
+    let place = Place::new();
+    let image = packed(place.dir.path(), 1);
+    let expected = fs::read(place.dir.path().join("tree/f")).ok();
+    let server = Server::new(fs::read(image).expect("read"));
+    let name = "barge-cache-of-a-test";
+    let options = format!("cache=never,cache_dir={name},http=unix:page");
+    let url = server.url();
+    let installed = Installed::run(place, &["--fuse", "-o", &options, &url, "at"]);
+    let dir = installed.place.dir.path();
+    assert!(
+        fs::read_dir(dir.join(name))
+            .expect("a cache")
+            .next()
+            .is_some()
+    );
+    fs::remove_dir_all(dir.join(name)).expect("removed");
+    let holder = installed.holder.as_raw_nonzero().get() as u32;
+    kill_serving(holder, || installed.serving_id());
+    assert!(fs::read_dir(installed.place.at()).expect("listed").count() > 0);
+    assert_eq!(fs::read(installed.place.at().join("f")).ok(), expected);
+    assert!(
+        fs::read_dir(dir.join(name))
+            .expect("a cache")
+            .next()
+            .is_some()
+    );
+    assert!(!Path::new("/").join(name).exists(), "in another directory");
+    let page = format!("unix:{}", dir.join("page").display());
+    let mut top = Command::new(crate::served::BARGE);
+    let shown = top.args(["top", &page, "--json", "--once"]).output();
+    assert!(shown.expect("runs").status.success());
+}
+
+#[test]
+fn a_relative_read_trace_is_written_where_the_mount_was_made() {
+    if !may_continue() {
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.source().join("f"), "text").expect("written");
+    let trace = place.dir.path().join("trace");
+    let installed = Installed::run(place, &["--record-trace", "trace", "./source", "at"]);
+    fs::read(installed.place.at().join("f")).expect("read");
+    unmount(&installed.place.at());
+    wait_until("the trace is written", || {
+        fs::read_to_string(&trace).is_ok_and(|text| text.contains('f'))
     });
 }

@@ -73,7 +73,7 @@ pub(crate) fn serve(
     match filler.start(options, mounted) {
         Err(error) => {
             let _ = filler.image.set(None);
-            tracing::debug!("{}: {error}", args.source);
+            tracing::debug!("{}: {error}", args.source.shown());
             if filler.ask(&Request::Decline).is_ok() {
                 return Ok(ExitCode::FAILURE);
             }

@@ -30,7 +30,7 @@ use super::{Fill, LIMITS, Reply, Request, obstacle};
 use crate::child::message::{self, ReplySocket};
 use crate::child::{ChildNamespaces, End};
 use crate::holder::{LazyDescriptors, LazyFile, Stop, start};
-use crate::{Failure, background, diagnose, service, signals};
+use crate::{Failure, arguments, background, diagnose, service, signals};
 
 /// Pause before another filler is started if the last one has not become ready. It doubles each
 /// time.
@@ -62,7 +62,7 @@ pub(crate) fn hold(
     let passed = PassedMount::of_this_process()?;
     let cache = &options.image_cache;
     let declined = |why: &str| {
-        tracing::debug!("{}: mounting with FUSE: {why}", args.source);
+        tracing::debug!("{}: mounting with FUSE: {why}", args.source.shown());
         Ok(None)
     };
     if let Some(why) = passed.is_none().then(|| obstacle(cache.dir())).flatten() {
@@ -296,7 +296,7 @@ impl Mount {
                 sys::inherit::keep_on_exec(*descriptor, true)?;
             }
             let mut command = Command::new(&self.program);
-            let mut arguments = std::env::args_os();
+            let mut arguments = arguments::of_this_process().into_iter();
             if let Some(name) = arguments.next() {
                 command.arg0(name);
             }

@@ -1,8 +1,10 @@
 //! Devices of virtual machines: their vhost-user sockets, sources and processors.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
+use remote::absolute_text;
 use transports::Addr;
 
 /// The processors that the threads of queues are pinned to, in turn; an empty list pins none.
@@ -52,17 +54,33 @@ impl FromStr for SocketArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<SocketArg, String> {
-        let (name, socket) = match text.split_once('=') {
-            Some((name, socket)) if !name.contains('/') => (Some(name.to_owned()), socket),
-            _ => (None, text),
-        };
+        let (name, socket) = SocketArg::split(text);
         if socket.is_empty() {
             return Err("expected [NAME=]SOCKET".into());
         }
         Ok(SocketArg {
-            name,
+            name: name.map(str::to_owned),
             addr: Addr::Unix(socket.into()),
         })
+    }
+}
+
+impl SocketArg {
+    /// Returns `text`, which begins with such an argument, with an absolute path: a relative one
+    /// begins in the directory `dir`.
+    pub(crate) fn absolute(text: &str, dir: &Path) -> Result<String, String> {
+        let (name, socket) = SocketArg::split(text);
+        let socket = absolute_text(socket, dir)?;
+        Ok(name.map_or_else(|| socket.clone(), |name| format!("{name}={socket}")))
+    }
+
+    /// Splits `text` into the name, if there is one, and the rest.
+    fn split(text: &str) -> (Option<&str>, &str) {
+        match text.split_once('=') {
+            // An equals sign after any other text is part of a path or an option.
+            Some((name, rest)) if !name.contains(['/', ',']) => (Some(name), rest),
+            _ => (None, text),
+        }
     }
 }
 
@@ -156,7 +174,7 @@ impl<const MAX_TAG_LEN: usize> fmt::Display for TaggedDevice<MAX_TAG_LEN> {
 
 /// `[NAME=]SOCKET[,file=FILE][,ro]`: a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::serve) struct Drive {
+pub(crate) struct Drive {
     pub(in crate::serve) socket: SocketArg,
     /// The path of the file in the source; empty for a source that is an image.
     pub(in crate::serve) file: String,
@@ -209,6 +227,23 @@ mod tests {
             })
         );
         assert!(socket("home=").is_err() && socket("").is_err());
+    }
+
+    #[test]
+    fn a_relative_socket_becomes_absolute_and_all_else_stays() {
+        for (text, whole) in [
+            ("s", "/d/s"),
+            ("./s,tag=a/b", "/d/s,tag=a/b"),
+            ("s,file=x=y,ro", "/d/s,file=x=y,ro"),
+            ("vm=s,file=a,ro", "vm=/d/s,file=a,ro"),
+            ("vm=/run/s", "vm=/run/s"),
+            ("/run/a=b", "/run/a=b"),
+        ] {
+            assert_eq!(
+                SocketArg::absolute(text, Path::new("/d")).expect(text),
+                whole
+            );
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ use self::virtiofs::{Cache, Locks, MigrationMode, MigrationOnError, Negotiate};
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
 use super::nfs_tls::TlsArgs;
-use crate::source::NamedSource;
+use crate::source::SourceArg;
 
 /// Headings of help that options of several files share.
 pub(super) const SOURCES: &str = "Sources";
@@ -49,7 +49,7 @@ pub(crate) struct ServeArgs {
     /// (NAME=SOURCE). Together they are one tree with a directory for each. Without a source, the
     /// current directory is served read-only.
     #[arg(value_name = "[NAME=]SOURCE")]
-    pub(in crate::serve) sources: Vec<NamedSource>,
+    pub(in crate::serve) sources: Vec<SourceArg>,
     /// Configuration file to serve, in place of all other options
     ///
     /// The format is described in barge.toml(5); `barge config check` checks a file. SIGHUP reads

@@ -119,7 +119,8 @@ impl Controller {
         }
         for share in addition.shares() {
             let Some(name) = &share.name else {
-                return Err(invalid(format!("expected a name for {}", share.source.0)));
+                let source = share.source.1.shown();
+                return Err(invalid(format!("expected a name for {source}")));
             };
             if names.contains(&share.name) {
                 let message = format!("a share named '{name}' exists");
