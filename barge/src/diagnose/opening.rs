@@ -22,7 +22,9 @@ pub(crate) fn open_error(source: &Source, error: &io::Error) -> String {
 }
 
 fn not_found_error(path: &Path) -> String {
-    let text = path.to_string_lossy();
+    // A mount has absolute paths; what was written may be the address of a server.
+    let dir = std::env::current_dir().unwrap_or_default();
+    let text = path.strip_prefix(&dir).unwrap_or(path).to_string_lossy();
     if let Some((host, rest)) = text.split_once(':')
         && !host.contains('/')
     {

@@ -178,7 +178,7 @@ fn mount_points_that_are_none() {
         let connect = ["connect", "9p://127.0.0.1:1/", at];
         tells(&barge(&dir, &connect), 1, parts);
     };
-    told("none", &["none: no such directory", "mkdir -p none"]);
+    told("none", &["none: no such directory", "mkdir -p /", "/none"]);
     told("text", &["expected a directory", "got a file"]);
 }
 
