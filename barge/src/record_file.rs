@@ -9,7 +9,7 @@ use vfs::Outage;
 
 /// A file of lines that is being written.
 pub(crate) struct RecordFile {
-    /// What a line is of, in messages.
+    /// The subject of a line, in messages.
     subject: &'static str,
     file: BufWriter<File>,
     /// The failure of writes, such as on a full disk.

@@ -1,5 +1,5 @@
-//! The contents of files that options of shares name, such as `--only`: they are read once, and then
-//! belong to the configuration, whatever is in the files later.
+//! The contents of files that options of shares name, such as `--only`: they are read once, and
+//! then belong to the configuration, whatever is in the files later.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -71,9 +71,7 @@ pub(crate) fn run(given: Config, log: &LogArgs) -> CommandResult {
     let mut taken_over = TakenOver::of_this_process()?;
     // It differs from the file and the options after requests, and once the file was edited.
     let running = taken_over.as_mut().and_then(|it| it.running.take());
-    let mut plan = Plan::from_config(&running.unwrap_or(given))?;
-    #[cfg(feature = "otel")]
-    plan.load_certificates()?;
+    let plan = Plan::from_config(&running.unwrap_or(given))?.with_certificates()?;
     if upgrade::is_check()? {
         return Ok(ExitCode::SUCCESS);
     }
@@ -85,9 +83,7 @@ pub(crate) fn run(given: Config, log: &LogArgs) -> CommandResult {
 
 /// Serves a part of the server of `broker` in this process.
 fn serve_part(broker: Arc<BrokerClient>) -> CommandResult {
-    let mut plan = broker.plan()?;
-    #[cfg(feature = "otel")]
-    plan.load_certificates()?;
+    let plan = broker.plan()?.with_certificates()?;
     broker::confinement::enter(&plan, &broker)?;
     serve(plan, Host::Brokered(broker))
 }

@@ -110,11 +110,13 @@ impl Plan {
     }
 
     /// Reads the certificates for the export to an OpenTelemetry collector, before confinement.
-    #[cfg(feature = "otel")]
-    pub(super) fn load_certificates(&mut self) -> Result<(), Failure> {
-        self.otlp
-            .as_mut()
-            .map_or(Ok(()), crate::otel::Config::load_certificates)
+    #[cfg_attr(not(feature = "otel"), expect(unused_mut))]
+    pub(super) fn with_certificates(mut self) -> Result<Plan, Failure> {
+        #[cfg(feature = "otel")]
+        if let Some(otlp) = &mut self.otlp {
+            otlp.load_certificates()?;
+        }
+        Ok(self)
     }
 
     /// Returns the plan to serve `shares` with the options `args` of `config`.

@@ -448,7 +448,8 @@ fn crash(served: &ServerProcess) {
 #[test]
 fn after_a_crash_is_served_what_was_loaded_whatever_is_in_the_files() {
     let list = |dir: &TempDir| dir.path().join("list");
-    let changes: [(&str, fn(&TempDir)); 5] = [
+    type Change = fn(&TempDir);
+    let changes: [(&str, Change); 5] = [
         ("half a table", |dir| {
             write(dir, &format!("{GLOBAL}{}[[share", share(dir, "a", "")));
         }),

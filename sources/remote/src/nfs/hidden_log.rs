@@ -111,7 +111,7 @@ fn format(hidden: &HiddenName) -> String {
     format!("{uid} {gid} {dir} {name}\n")
 }
 
-/// Parses a line. Returns `None` if it is not one that [`format`] makes.
+/// Parses a line. Returns `None` if it is not one that [`format()`] makes.
 fn parse(line: &str) -> Option<HiddenName> {
     let mut fields = line.split(' ');
     let mut number = || fields.next()?.parse().ok();

@@ -303,7 +303,7 @@ fn a_full_eventfd_holds_up_a_queue_until_it_is_replaced_or_the_queue_stops() {
             let inner = running.inner();
             inner.call.as_ref().map_or(0, Arc::strong_count) > 1
         };
-        wait_until("a thread signals", || signals());
+        wait_until("a thread signals", signals);
         Ending::of(move || release(&running)).wait();
         ending.wait();
     }
