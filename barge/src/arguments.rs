@@ -371,7 +371,7 @@ mod tests {
             "add",
             "--overlay",
             "o",
-            "--only=list",
+            "--record-trace=list",
             "--9p",
             "unix:p",
             "--nbd",
@@ -390,7 +390,7 @@ mod tests {
         for one in [
             "--control=unix:DIR/c",
             "--overlay=DIR/o",
-            "--only=DIR/list",
+            "--record-trace=DIR/list",
             "--9p=unix:DIR/p",
             "--nbd=tcp:h:1",
             "--virtiofs=DIR/v,tag=x",

