@@ -10,6 +10,7 @@ use csi::proto::{
     AccessType, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, Empty, Mode,
     ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
 };
+use rustix::process::Pid;
 use tonic::{Code, Status};
 
 use crate::daemon::{Daemon, Scratch, barge, capability};
@@ -278,6 +279,20 @@ impl Server {
         let mut lines = BufReader::new(server.0.stdout.take().expect("piped")).lines();
         let url = lines.find_map(|line| line.ok().filter(|line| line.contains("://127.")));
         (server, url.expect("it serves"))
+    }
+
+    /// Returns the processes that the server has started: the one that serves, and the command.
+    pub(crate) fn children(&self) -> Vec<Pid> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("it runs");
+        let children = tasks.flatten().map(|task| {
+            let children = fs::read_to_string(task.path().join("children"));
+            children.unwrap_or_default()
+        });
+        let numbers = children.collect::<String>();
+        let numbers = numbers
+            .split_whitespace()
+            .map(|it| it.parse().expect("a number"));
+        numbers.filter_map(Pid::from_raw).collect()
     }
 }
 

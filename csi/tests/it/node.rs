@@ -482,7 +482,7 @@ fn a_soft_mount_whose_server_hangs_stays_staged() {
     let scratch = Scratch::new();
     let shared = scratch.dir("shared");
     fs::write(scratch.path("shared/hello"), "hello").expect("written");
-    let (_server, source) = Server::start("--9p", &shared, &[]);
+    let (server, source) = Server::start("--9p", &shared, &[]);
     let daemon = Daemon::start(&scratch, &[]);
     let context = [
         ("source", &*source),
@@ -493,7 +493,7 @@ fn a_soft_mount_whose_server_hangs_stays_staged() {
     volume.stage().expect("staged");
     volume.publish(&target, false).expect("published");
     let mounted = processes_with(&volume.staging);
-    let stopped = Stopped::new(processes_with(&shared));
+    let stopped = Stopped::new(server.children());
     wait_until("a call times out", || {
         rustix::fs::statvfs(&*volume.staging).err() == Some(Errno::TIMEDOUT)
     });
