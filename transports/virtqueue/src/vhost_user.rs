@@ -149,6 +149,7 @@ impl Device {
     fn serve(&mut self, stop: BorrowedFd<'_>) -> io::Result<RunEnd> {
         loop {
             self.keep_between_messages()?;
+            self.control().start_prepared()?;
             match self.next_event(stop)? {
                 ControlEvent::Message => self.forget(),
                 ControlEvent::Padded(table) => {
@@ -332,16 +333,26 @@ struct QueueSetup {
     enabled: bool,
     /// The requests that were popped and not answered before the last stop.
     put_back: Vec<Unanswered>,
-    running: Option<(Arc<RunningQueue>, JoinRing)>,
+    running: Option<(Arc<RunningQueue>, Progress)>,
+}
+
+/// What a queue that runs does.
+enum Progress {
+    /// It starts when the keeper has the device: see [`Control::start_prepared`].
+    Prepared,
+    /// It serves requests, and ends with this.
+    Serving(JoinRing),
 }
 
 impl QueueSetup {
     /// Stops the queue if it runs. Requests that wait are put back if it `may_start_again`, and
     /// answered otherwise.
     fn stop(&mut self, may_start_again: bool) {
-        if let Some((running, join)) = self.running.take() {
+        if let Some((running, progress)) = self.running.take() {
             running.stop(may_start_again);
-            join();
+            if let Progress::Serving(join) = progress {
+                join();
+            }
             self.next_avail = running.next_avail();
             self.put_back = running.take_put_back();
             self.call = running.take_call();
@@ -470,15 +481,15 @@ impl Control {
             .ok_or(Error::InvalidParam)
     }
 
-    /// Starts a queue once its state is complete.
+    /// Prepares a queue to start, if it is not running and its state is complete.
     fn start_if_ready(&mut self, index: u32) -> Result<()> {
-        match self.prepare(index)? {
-            Some(running) => self.drive(index, running),
-            None => Ok(()),
+        if let Some(running) = self.prepare(index)? {
+            self.queue_setup(index)?.running = Some((Arc::new(running), Progress::Prepared));
         }
+        Ok(())
     }
 
-    /// Returns a queue to start, if it is not running and its state is complete.
+    /// Returns a queue that is not running and whose state is complete.
     fn prepare(&mut self, index: u32) -> Result<Option<RunningQueue>> {
         let event_idx = self.features & EVENT_IDX != 0;
         let memory = self.memory.clone();
@@ -531,12 +542,15 @@ impl Control {
         Ok(Some(running))
     }
 
-    /// Starts to serve a queue.
-    fn drive(&mut self, index: u32, running: RunningQueue) -> Result<()> {
-        let running = Arc::new(running);
-        let join = (self.serve_ring)(index as usize, running.clone());
-        let join = join.map_err(Error::ReqHandlerError)?;
-        self.queue_setup(index)?.running = Some((running, join));
+    /// Starts to serve the queues that are prepared: after the message that has completed them, and
+    /// after the keeper got the device with them. So a guest that has a reply does not lose its
+    /// device with this process.
+    fn start_prepared(&mut self) -> io::Result<()> {
+        for (index, slot) in self.queues.iter_mut().enumerate() {
+            if let Some((running, progress @ Progress::Prepared)) = &mut slot.running {
+                *progress = Progress::Serving((self.serve_ring)(index, running.clone())?);
+            }
+        }
         Ok(())
     }
 

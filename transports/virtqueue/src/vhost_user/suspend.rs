@@ -261,20 +261,14 @@ impl Control {
                 self.check_restart(slot)?;
             }
         }
-        let mut prepared = Vec::new();
         for (index, _) in ran() {
             // The guest may not know of all replies of the previous process.
             let slot = self.queue_setup(index).map_err(refused)?;
             slot.call = slot.call.take().map(signal_once).transpose()?;
-            prepared.push((index, self.prepare(index).map_err(refused)?));
+            self.start_if_ready(index).map_err(refused)?;
         }
-        for (index, running) in prepared {
-            if let Some(running) = running {
-                self.drive(index, running)
-                    .map_err(|error| io::Error::other(error.to_string()))?;
-            }
-        }
-        Ok(())
+        self.start_prepared()
+            .map_err(|error| io::Error::other(error.to_string()))
     }
 }
 

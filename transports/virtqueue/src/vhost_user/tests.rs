@@ -201,6 +201,7 @@ fn only_a_queue_that_may_start_again_gets_requests_back() {
         control.set_vring_addr(0, flags, 0x5000, 0x5200, 0x5100, 0)?;
         control.set_vring_kick(0, Some(kick.expect("an event").into()))?;
         control.set_vring_enable(0, true)?;
+        control.start_prepared().expect("it does not fail");
         assert!(control.queues[0].running.is_some());
         Ok::<_, Error>(control)
     };

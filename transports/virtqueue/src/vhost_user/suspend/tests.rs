@@ -406,6 +406,46 @@ impl Killable {
     }
 }
 
+/// A guest whose process is killed as soon as it has a reply continues.
+#[test]
+fn a_queue_is_served_after_the_device_is_kept() {
+    ends(|| {
+        let requests = Arc::new(Killable::default());
+        let was_kept = Arc::new(Mutex::new(HashMap::new()));
+        let serve = {
+            let (requests, was_kept) = (requests.clone(), was_kept.clone());
+            move |index, _: Arc<dyn Ring>| -> io::Result<JoinRing> {
+                let kept = requests.kept.lock().expect("free");
+                let runs = kept.as_ref().map(|kept| {
+                    let saved = SavedDevice::parse(&kept.state, QUEUES).expect("valid");
+                    saved.queues[index].runs
+                });
+                was_kept.lock().expect("free").insert(index, runs);
+                Ok(Box::new(|| {}))
+            }
+        };
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let device = Device::new(theirs, "test", config(), Arc::new(serve));
+        let device = device.and_then(|device| device.with_keeper(requests.clone()));
+        let mut device = device.expect("a device");
+        let driver = connected(&mut device, ours, VERSION_1 | EVENT_IDX);
+        let stop = Stop::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_until("all queues are served", || {
+                    was_kept.lock().expect("free").len() == QUEUES
+                });
+                stop.set();
+            });
+            run(&mut device, &stop);
+        });
+        // The first queue may be served while messages about the last one wait.
+        let last = QUEUES - 1;
+        assert_eq!(was_kept.lock().expect("free")[&last], Some(true));
+        drop(driver);
+    });
+}
+
 /// A device is killed under load again and again.
 #[test]
 fn each_request_is_answered_once_when_the_process_is_killed() {
