@@ -411,14 +411,15 @@ impl Killable {
 fn a_queue_is_served_after_the_device_is_kept() {
     ends(|| {
         let requests = Arc::new(Killable::default());
-        let was_kept = Arc::new(Mutex::new(HashMap::new()));
+        let was_kept = Arc::new(Mutex::new(HashMap::<usize, Option<bool>>::new()));
         let serve = {
             let (requests, was_kept) = (requests.clone(), was_kept.clone());
-            move |index, _: Arc<dyn Ring>| -> io::Result<JoinRing> {
+            move |index: usize, _: Arc<dyn Ring>| -> io::Result<JoinRing> {
                 let kept = requests.kept.lock().expect("free");
-                let runs = kept.as_ref().map(|kept| {
+                let runs = kept.as_ref().map(|kept: &SuspendedDevice| {
                     let saved = SavedDevice::parse(&kept.state, QUEUES).expect("valid");
-                    saved.queues[index].runs
+                    let queue: &SavedQueue = &saved.queues[index];
+                    queue.runs
                 });
                 was_kept.lock().expect("free").insert(index, runs);
                 Ok(Box::new(|| {}))
