@@ -573,6 +573,7 @@ fn a_device_is_suspended_after_any_message() {
                 device.handler.handle_request().expect("valid");
                 messages += 1;
             }
+            device.control().start_prepared().expect("started");
             driver.join().expect("no panic")
         });
         assert!(messages > 10, "{messages}");
