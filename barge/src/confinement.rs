@@ -40,6 +40,7 @@ pub(crate) fn enter_parser() {
 fn enter(capabilities: CapabilitySet, network: bool, directories: bool) {
     let confinement = Confinement {
         paths: Vec::new(),
+        objects: Vec::new(),
         namespaces: false,
         landlock: true,
         // No path is out of reach.

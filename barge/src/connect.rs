@@ -172,6 +172,7 @@ fn relay_for(holder: &Arc<Holder>, args: &ConnectArgs, options: &ResolvedOptions
 fn confine(holder: &Holder, seccomp: Option<Seccomp>) -> Result<(), Failure> {
     child::confine(&Confinement {
         paths: Vec::new(),
+        objects: Vec::new(),
         namespaces: holder.prepared_namespaces(),
         landlock: true,
         // The paths of sockets, certificates and the files for looking up names may be anywhere.

@@ -70,6 +70,15 @@ enum CtlCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
     },
+    /// Follow the paths of a share anew
+    ///
+    /// A share stays the directory or image that its path led to when the server started, or when
+    /// the share was added or changed, whatever is there later. Clients of the share get the error
+    /// of a stale handle.
+    Reopen {
+        /// Name of a share
+        share: String,
+    },
     /// Read certificates and the configuration file again, as SIGHUP does
     ///
     /// Shares and endpoints that were added and are not in the file end.
@@ -226,6 +235,10 @@ pub(crate) fn run(args: &CtlArgs) -> CommandResult {
             let (method, key, name) = target("drain", name);
             let params = json!({ key: name, "timeout": timeout });
             (call(&mut connection, &method, params), drained_text)
+        }
+        CtlCommand::Reopen { share } => {
+            let params = json!({ "name": share });
+            (call(&mut connection, "share.reopen", params), no_text)
         }
         CtlCommand::Reload => (call(&mut connection, "server.reload", json!({})), no_text),
         CtlCommand::Upgrade => (upgrade(&mut connection, &args.control), upgraded_text),

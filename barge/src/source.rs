@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -182,6 +183,14 @@ impl Source {
         })
     }
 
+    /// Returns the same source, whose paths of this host are those that `here` returns for them.
+    pub(crate) fn moved(&self, here: impl Fn(&Path) -> PathBuf) -> Source {
+        match self {
+            Source::Tree(tree) => Source::Tree(tree.moved(here)),
+            Source::Referral(location) => Source::Referral(location.clone()),
+        }
+    }
+
     /// Returns the tree, unless the source is a referral.
     pub(crate) fn tree(&self) -> Option<&sources::Source> {
         match self {
@@ -201,26 +210,35 @@ impl Source {
         paths.unwrap_or_default()
     }
 
-    /// Returns an error if a path of this host that the source consists of does not exist. Its
-    /// message may have the names beside it, which a confined process does not see.
+    /// Returns an error if a path of this host that the source consists of does not exist.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let Some(tree) = self.tree() else {
-            return Ok(());
-        };
         for path in self.host_paths() {
-            path.metadata().map_err(|error| {
-                Failure::new(format!("{}: {}", self.shown(), open_error(tree, &error)))
-            })?;
+            path.metadata().map_err(|error| self.failed(&error))?;
         }
         Ok(())
     }
 
+    /// Returns the failure to open the source. Its message may have the names beside a path, which a
+    /// confined process does not see.
+    pub(crate) fn failed(&self, error: &io::Error) -> Failure {
+        let why = self.tree().map(|tree| open_error(tree, error));
+        let why = why.unwrap_or_else(|| error.to_string());
+        Failure::new(format!("{}: {why}", self.shown()))
+    }
+
     /// Opens the source. `hostdir` has the options for a directory of this host.
     pub(crate) fn open(&self, hostdir: hostdir::Options) -> Result<Arc<dyn FileSystem>, Failure> {
-        match self {
-            Source::Tree(tree) => tree.open(hostdir).map_err(|error| {
-                Failure::new(format!("{}: {}", self.shown(), open_error(tree, &error)))
-            }),
+        self.open_at(self, hostdir)
+    }
+
+    /// Opens the source by the paths of `here`, the same source as this process reaches it.
+    pub(crate) fn open_at(
+        &self,
+        here: &Source,
+        hostdir: hostdir::Options,
+    ) -> Result<Arc<dyn FileSystem>, Failure> {
+        match here {
+            Source::Tree(tree) => tree.open(hostdir).map_err(|error| self.failed(&error)),
             // The tree for clients without referrals: an empty directory.
             Source::Referral(_) => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
@@ -234,7 +252,8 @@ pub(crate) fn open_overlay(
     dir: &Path,
     hostdir: hostdir::Options,
 ) -> Result<Arc<dyn FileSystem>, Failure> {
-    let failed = |why: &dyn fmt::Display| Failure::new(format!("{}: {why}", dir.display()));
+    let shown = hostdir.shown_path.as_deref().unwrap_or(dir).to_owned();
+    let failed = |why: &dyn fmt::Display| Failure::new(format!("{}: {why}", shown.display()));
     let own = File::open(dir).map_err(|error| failed(&error))?;
     flock(&own, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| failed(&"another process uses it as an overlay"))?;

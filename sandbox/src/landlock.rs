@@ -7,7 +7,7 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
 };
 
-use crate::VisiblePath;
+use crate::{Object, VisiblePath};
 
 /// The newest ABI whose rights this crate knows. Older kernels enforce those that they know.
 const NEWEST: ABI = ABI::V7;
@@ -40,9 +40,12 @@ pub fn support() -> Support {
     }
 }
 
-/// Forbids signals to other processes and their abstract sockets, TCP unless `tcp` is set, and with
-/// `paths` all other files, as far as the kernel knows how.
-pub(crate) fn restrict(paths: Option<&[VisiblePath]>, tcp: bool) -> io::Result<()> {
+/// Forbids signals to other processes and their abstract sockets, TCP unless `tcp` is set, and all
+/// files that are not `reachable`, as far as the kernel knows how.
+pub(crate) fn restrict(
+    reachable: Option<(&[VisiblePath], &[Object])>,
+    tcp: bool,
+) -> io::Result<()> {
     let other = io::Error::other::<RulesetError>;
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -52,28 +55,35 @@ pub(crate) fn restrict(paths: Option<&[VisiblePath]>, tcp: bool) -> io::Result<(
         let network = rules.handle_access(AccessNet::from_all(NEWEST));
         rules = network.map_err(other)?;
     }
-    if paths.is_some() {
+    if reachable.is_some() {
         let files = rules.handle_access(AccessFs::from_all(NEWEST));
         rules = files.map_err(other)?;
     }
     // The caller has set it.
     let mut rules = rules.create().map_err(other)?.no_new_privs(false);
+    let Some((paths, objects)) = reachable else {
+        rules.restrict_self().map_err(other)?;
+        return Ok(());
+    };
     // Descriptors are reopened through /proc/self/fd.
     let own = VisiblePath {
         path: "/proc/self".into(),
         writable: false,
     };
-    let own = paths.map(|_| &own);
-    for visible in paths.unwrap_or_default().iter().chain(own) {
-        let access = match visible.writable {
-            true => AccessFs::from_all(NEWEST),
-            false => AccessFs::from_read(NEWEST),
-        };
+    let access = |writable| match writable {
+        true => AccessFs::from_all(NEWEST),
+        false => AccessFs::from_read(NEWEST),
+    };
+    for visible in paths.iter().chain([&own]) {
         // Opening it fails later, with a message of its own.
         let Ok(path) = PathFd::new(&visible.path) else {
             continue;
         };
-        let rule = PathBeneath::new(path, access);
+        let rule = PathBeneath::new(path, access(visible.writable));
+        rules = rules.add_rule(rule).map_err(other)?;
+    }
+    for object in objects {
+        let rule = PathBeneath::new(&object.descriptor, access(object.writable));
         rules = rules.add_rule(rule).map_err(other)?;
     }
     rules.restrict_self().map_err(other)?;

@@ -19,6 +19,7 @@ pub mod seccomp;
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::thread::CapabilitySet;
@@ -45,13 +46,30 @@ impl VisiblePath {
     }
 }
 
+/// An object of the host that stays reachable, with everything below it if it is a directory,
+/// wherever its path leads by now.
+#[derive(Debug)]
+pub struct Object {
+    /// Its number, which no other object of the process has. In a root of its own the object is at
+    /// [`root::object_path`].
+    pub number: u32,
+    /// For a process that gets a root of its own a [copy](root::copy_object) of the object's mount,
+    /// otherwise the object, opened with `O_PATH`.
+    pub descriptor: OwnedFd,
+    /// Whether files may be created, changed and removed.
+    pub writable: bool,
+}
+
 /// The barriers around a process.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Confinement {
     /// The paths that the process uses.
     pub paths: Vec<VisiblePath>,
+    /// The objects that it uses.
+    pub objects: Vec<Object>,
     /// Whether this process is the child that [`Namespaces::prepare`] has prepared. It then gets
-    /// namespaces and, unless it connects to other hosts, a root that consists of the paths.
+    /// namespaces and, unless it connects to other hosts, a root that consists of the paths and
+    /// objects.
     pub namespaces: bool,
     /// Whether Landlock's rules apply.
     pub landlock: bool,
@@ -115,15 +133,15 @@ impl Confinement {
         if self.namespaces {
             namespaces::enter(self.network)?;
             if !self.network {
-                root::enter(&self.paths)?;
+                root::enter(&self.paths, &self.objects)?;
             }
         }
         sys::caps::limit(self.capabilities).map_err(at("dropping capabilities"))?;
         rustix::thread::set_no_new_privs(true).map_err(at("no_new_privs"))?;
         if self.landlock {
             let by_path = !self.namespaces && !self.kernel_handles;
-            landlock::restrict(by_path.then_some(&self.paths[..]), self.network)
-                .map_err(at("Landlock"))?;
+            let reachable = by_path.then_some((&self.paths[..], &self.objects[..]));
+            landlock::restrict(reachable, self.network).map_err(at("Landlock"))?;
         }
         seccomp::install(self.seccomp, self.uses()).map_err(at("seccomp"))
     }

@@ -1,6 +1,7 @@
-//! A root directory that consists of a few paths of the first one, at the same names.
+//! A root directory that consists of a few paths of the first one, at the same names, and of
+//! objects of the first one, at names of their own.
 //!
-//! It is an empty file system in memory, in which the paths are mounted and nothing else: neither
+//! It is an empty file system in memory, in which these are mounted and nothing else: neither
 //! programs nor libraries, no devices, and of `/proc` only the processes of the PID namespace.
 
 use std::collections::VecDeque;
@@ -8,11 +9,11 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
@@ -22,18 +23,22 @@ use rustix::process::Pid;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use rustix::{mount, process};
 
-use crate::{Error, VisiblePath, at};
+use crate::{Error, Object, VisiblePath, at};
 
-/// Makes `paths` the only ones that this process can name. It has to be alone in its mount
-/// namespace. Its working directory stays, but has only those of the paths that are below it.
-pub(crate) fn enter(paths: &[VisiblePath]) -> Result<(), Error> {
+/// The directory of the objects.
+const OBJECTS: &str = "/.objects";
+
+/// Returns the path of the object `number` in a root of its own.
+pub fn object_path(number: u32) -> PathBuf {
+    Path::new(OBJECTS).join(number.to_string())
+}
+
+/// Makes `paths` and `objects` the only ones that this process can name. It has to be alone in its
+/// mount namespace. Its working directory stays, but has only those of the paths that are below it.
+pub(crate) fn enter(paths: &[VisiblePath], objects: &[Object]) -> Result<(), Error> {
     let directory = env::current_dir().unwrap_or_else(|_| "/".into());
     // Mounts of the host below the paths appear here as well, and none of these there.
-    mount::mount_change(
-        "/",
-        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
-    )
-    .map_err(at("separating mounts"))?;
+    separate(Path::new("/")).map_err(at("separating mounts"))?;
     let routes = routes(paths, &directory)?;
     let whole = routes.iter().find(|(_, route)| route.end == Path::new("/"));
     let root = match whole {
@@ -65,6 +70,10 @@ pub(crate) fn enter(paths: &[VisiblePath]) -> Result<(), Error> {
             })
             .map_err(at(visible.path.display().to_string()))?;
     }
+    for object in objects {
+        let path = object_path(object.number);
+        attach_object(object, &below(&path)).map_err(at(path.display().to_string()))?;
+    }
     if whole.is_none() {
         let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
         change_mount(CWD, ".", read_only, MountAttrFlags::empty(), false).map_err(at("root"))?;
@@ -74,55 +83,93 @@ pub(crate) fn enter(paths: &[VisiblePath]) -> Result<(), Error> {
     process::chdir(&directory).map_err(at(directory.display().to_string()))
 }
 
-/// Adds `visible` to the root of `process`, which has a root of its own, and whose working
-/// directory is that of this process. Needs Linux 5.12 and `CAP_SYS_ADMIN`. Starts a thread.
-/// Returns an error if the process has no root of its own. Does nothing if the root has it already.
-pub fn add(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
-    let added = std::thread::scope(|scope| scope.spawn(|| add_from_here(process, visible)).join());
-    added
-        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
-        .map_err(at(visible.path.display().to_string()))
+/// Copies the mount of `object`, with all mounts below it: an object for the root of another
+/// process, from which `..` does not lead out. Mounts of the host below the object appear in the
+/// copy as well, once that is in a root. Needs `CAP_SYS_ADMIN`, and an object of the mount namespace
+/// of this process that is not unmounted.
+pub fn copy_object(object: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = COPY | OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::AT_RECURSIVE;
+    Ok(mount::open_tree(object, "", flags)?)
 }
 
-/// Returns whether the root of `process` has `path`, as this root does. Adding a mount waits for
-/// all processors, which takes milliseconds to seconds while they are busy.
-pub fn has(process: Pid, path: &Path) -> bool {
-    let Ok(path) = env::current_dir().map(|directory| directory.join(path)) else {
-        return false;
+/// Returns whether this process may copy mounts: its mount namespace belongs to its user namespace.
+pub fn can_copy() -> bool {
+    mount::open_tree(CWD, "/", COPY).is_ok()
+}
+
+/// Adds `object`, whose descriptor is a copy of a mount, to the root of `process`, which has a root
+/// of its own. Needs Linux 5.12 and `CAP_SYS_ADMIN`. Starts a thread. Returns an error if the
+/// process has no root of its own.
+pub fn add(process: Pid, object: &Object) -> Result<(), Error> {
+    let tree = object.descriptor.as_fd();
+    let change = || {
+        let set = attributes(tree, object.writable)?;
+        change_mount(tree, "", set, MountAttrFlags::empty(), true)
     };
-    let root = PathBuf::from(format!("/proc/{}/root", process.as_raw_nonzero()));
-    let there = path
-        .strip_prefix("/")
-        .map_or(root.clone(), |path| root.join(path));
-    let identity = |path: &Path| {
-        let found = fs::symlink_metadata(path).ok()?;
-        // Links of that root would be followed in this one.
-        let resolved = !found.is_symlink();
-        resolved.then_some((found.dev(), found.ino()))
+    let add = || {
+        // The process cannot write to its root; a mount of its own for this thread can.
+        let root = mount::open_tree(CWD, "/", COPY)?;
+        let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
+        change_mount(&root, "", MountAttrFlags::empty(), read_only, false)?;
+        process::fchdir(&root)?;
+        let path = object_path(object.number);
+        create_place(object, &below(&path))?;
+        attach_at(tree, &path)?;
+        Ok(separate(&path)?)
     };
-    let own = identity(&path);
-    own.is_some() && own == identity(&there)
+    change()
+        .and_then(|()| in_namespace_of(process, add))
+        .map_err(at(format!("adding object {}", object.number)))
 }
 
-/// Removes `visible`, which [`add`] has added, from the root of `process`; its open files stay
-/// usable. Does nothing if it is not mounted on its own. Starts a thread.
-pub fn remove(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
-    let remove = || remove_from_here(process, visible);
-    let removed = std::thread::scope(|scope| scope.spawn(remove).join());
-    removed
-        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
-        .map_err(at(visible.path.display().to_string()))
+/// Removes the object `number` from the root of `process`; its open files stay usable. Does nothing
+/// if it is not there. Starts a thread.
+pub fn remove(process: Pid, number: u32) -> Result<(), Error> {
+    in_namespace_of(process, || {
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        match mount::unmount(&object_path(number), flags) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    })
+    .map_err(at(format!("removing object {number}")))
 }
 
-/// Does [`remove`], and leaves the calling thread in the other mount namespace.
-fn remove_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
-    // The path may be gone from this root.
-    let path = env::current_dir()?.join(&visible.path);
-    enter_namespace_of(process)?;
-    match mount::unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-        Err(error) => Err(error.into()),
+/// Runs `change` on a thread in the mount namespace of `process`, which has a root of its own.
+fn in_namespace_of(process: Pid, change: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
+    let run = || {
+        enter_namespace_of(process)?;
+        change()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(run).join());
+    done.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}
+
+/// Mounts `object` at `place`, a path below the working directory.
+fn attach_object(object: &Object, place: &Path) -> io::Result<()> {
+    create_place(object, place)?;
+    attach_at(&object.descriptor, place)?;
+    separate(place)?;
+    let set = attributes(object.descriptor.as_fd(), object.writable)?;
+    sys::namespaces::change_mount(CWD, place, set, MountAttrFlags::empty(), true)
+}
+
+/// Creates an empty object to mount `object` at.
+fn create_place(object: &Object, place: &Path) -> io::Result<()> {
+    if let Some(parent) = place.parent() {
+        fs::create_dir_all(parent)?;
     }
+    let kind = FileType::from_raw_mode(fstat(&object.descriptor)?.st_mode);
+    match kind {
+        FileType::Directory => fs::create_dir_all(place),
+        _ => fs::File::create(place).map(drop),
+    }
+}
+
+/// Makes mounts of the host below `path` appear there as well, and none of these in the host.
+fn separate(path: &Path) -> rustix::io::Result<()> {
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount::mount_change(path, flags)
 }
 
 /// Moves the calling thread to the mount namespace of `process`, which has a root of its own.
@@ -140,41 +187,13 @@ fn enter_namespace_of(process: Pid) -> io::Result<()> {
     )?)
 }
 
-/// Does [`add`], and leaves the calling thread in the other mount namespace.
-fn add_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
-    let directory = env::current_dir()?;
-    let route = Route::of(&visible.path, &directory)?;
-    let identity = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino()));
-    let wanted = identity(&route.end)?;
-    let tree = copy(&route.end, visible.writable)?;
-    enter_namespace_of(process)?;
-    if identity(&route.end).is_ok_and(|existing| existing == wanted) {
-        return Ok(());
-    }
-    // The process cannot write to its root; a mount of its own for this thread can.
-    let root = mount::open_tree(CWD, "/", COPY)?;
-    let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
-    change_mount(&root, "", MountAttrFlags::empty(), read_only, false)?;
-    process::fchdir(&root)?;
-    // A link may lead elsewhere by now.
-    for (link, to) in &route.links {
-        let link = below(link);
-        if fs::read_link(&link).is_ok_and(|existing| existing != *to) {
-            fs::remove_file(link)?;
-        }
-    }
-    route.create()?;
-    attach_at(&tree, &route.end)?;
-    Ok(())
-}
-
 /// The flags for a mount that is not attached anywhere.
 const COPY: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
 /// Copies the mount at `path`, with all mounts below it.
 fn copy(path: &Path, writable: bool) -> io::Result<OwnedFd> {
     let tree = mount::open_tree(CWD, path, COPY | OpenTreeFlags::AT_RECURSIVE)?;
-    let set = attributes(path, writable);
+    let set = attributes(tree.as_fd(), writable)?;
     change_mount(&tree, "", set, MountAttrFlags::empty(), true)?;
     Ok(tree)
 }
@@ -197,7 +216,7 @@ fn file_system(kind: &str, options: &[(&str, &str)]) -> rustix::io::Result<Owned
     mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-fn attach_at(tree: &OwnedFd, at: &Path) -> rustix::io::Result<()> {
+fn attach_at(tree: impl AsFd, at: &Path) -> rustix::io::Result<()> {
     mount::move_mount(tree, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
@@ -206,18 +225,22 @@ fn attach_at(tree: &OwnedFd, at: &Path) -> rustix::io::Result<()> {
 fn bind(path: &Path, writable: bool) -> io::Result<()> {
     let target = below(path);
     mount::mount_bind_recursive(path, &target)?;
-    let set = attributes(path, writable);
+    let object = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let set = attributes(object.as_fd(), writable)?;
     sys::namespaces::change_mount(CWD, &target, set, MountAttrFlags::empty(), true)
 }
 
-/// Returns the attributes of a mount of `path`.
-fn attributes(path: &Path, writable: bool) -> MountAttrFlags {
+/// Returns the attributes of a mount of `object`.
+fn attributes(object: BorrowedFd<'_>, writable: bool) -> io::Result<MountAttrFlags> {
     // An image may be in a device.
-    let device = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let kind = FileType::from_raw_mode(fstat(object)?.st_mode);
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID;
-    attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, !device);
+    attributes.set(
+        MountAttrFlags::MOUNT_ATTR_NODEV,
+        kind != FileType::BlockDevice,
+    );
     attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, !writable);
-    attributes
+    Ok(attributes)
 }
 
 fn change_mount(

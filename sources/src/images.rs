@@ -106,6 +106,16 @@ impl Image {
         std::iter::once(file).chain(others).collect()
     }
 
+    /// The same image, whose paths of the host are those that `here` returns for them.
+    pub(crate) fn moved(&self, here: impl Fn(&Path) -> PathBuf) -> Image {
+        let all = |paths: &[PathBuf]| paths.iter().map(|path| here(path)).collect();
+        Image {
+            path: here(&self.path),
+            devices: all(&self.devices),
+            keys: all(&self.keys),
+        }
+    }
+
     /// Opens the image for a program to run from, and prefetches the data that the image's read
     /// trace lists. The path must not lead into the image.
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {

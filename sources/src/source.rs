@@ -239,6 +239,15 @@ impl Source {
         }
     }
 
+    /// The same source, whose paths of this host are those that `here` returns for them.
+    pub fn moved(&self, here: impl Fn(&Path) -> PathBuf) -> Source {
+        match self {
+            Source::HostDir(path) => Source::HostDir(here(path)),
+            Source::Image(image) => Source::Image(image.moved(here)),
+            other => other.clone(),
+        }
+    }
+
     /// The image, if the path is that of a bare image file, as for programs that show trees; `None`
     /// otherwise, also for paths that lead into images.
     pub fn probe_image(&self) -> Option<Source> {

@@ -103,6 +103,21 @@ impl ChildNamespaces {
         Ok(ChildNamespaces { kind, required })
     }
 
+    /// Returns those for children whose parent [copies](sandbox::root::copy_object) what is in their
+    /// roots.
+    pub(crate) fn with_copies(sandbox: Option<Sandbox>) -> Result<ChildNamespaces, Failure> {
+        let all = ChildNamespaces::new(sandbox)?;
+        if all.kind.is_none() || sandbox::root::can_copy() {
+            return Ok(all);
+        }
+        let why = "the mount namespace belongs to another user namespace";
+        if all.required {
+            return Err(Failure::new(format!("sandbox namespace: {why}")));
+        }
+        tracing::info!("{why}: confined by Landlock alone");
+        Ok(ChildNamespaces { kind: None, ..all })
+    }
+
     /// Starts a child with `command` and the options that `options` returns, which gets whether
     /// the child is prepared for namespaces.
     pub(crate) fn start<O: Serialize>(

@@ -266,6 +266,8 @@ impl Share {
             source,
             keys: Vec::new(),
             settings: Vec::new(),
+            objects: Vec::new(),
+            reopened: 0,
         }
     }
 }

@@ -79,6 +79,20 @@ pub(crate) struct Share {
     /// Options that the table sets; `false` sets an option without adding an argument.
     keys: Vec<String>,
     settings: Vec<Setting>,
+    /// The objects that its paths have led to; none if a process that is not confined serves it.
+    pub(crate) objects: Vec<ObjectOf>,
+    /// How often its paths were to be followed anew ([`Config::reopen`]).
+    reopened: u64,
+}
+
+/// An object of the host that a path of a share has led to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ObjectOf {
+    pub(crate) path: PathBuf,
+    /// Its number in the first process of the server.
+    pub(crate) number: u32,
+    /// Whether files may be created, changed and removed.
+    pub(crate) writable: bool,
 }
 
 /// The errors of a file; displayed with one per line.
@@ -200,6 +214,45 @@ impl Config {
         &self.shares
     }
 
+    pub(crate) fn shares_mut(&mut self) -> &mut [Share] {
+        &mut self.shares
+    }
+
+    /// Returns the numbers of the objects of all shares.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = u32> {
+        let objects = self.shares.iter().flat_map(|share| &share.objects);
+        objects.map(|object| object.number)
+    }
+
+    /// Makes the shares that are opened as in `running` stay the objects that they are there.
+    pub(crate) fn keep_objects_of(&mut self, running: &Config) {
+        let mut kept = Vec::new();
+        for share in &self.shares {
+            let mut others = running.shares.iter();
+            let same = others.find(|it| {
+                it.name == share.name && running.line_settings(it) == self.line_settings(share)
+            });
+            kept.push(same.map(|it| (it.objects.clone(), it.reopened)));
+        }
+        for (share, kept) in self.shares.iter_mut().zip(kept) {
+            if let Some((objects, reopened)) = kept {
+                (share.objects, share.reopened) = (objects, reopened);
+            }
+        }
+    }
+
+    /// Makes the server follow the paths of the share called `name` anew; the share without a name
+    /// is "". Returns `false` if there is none.
+    pub(crate) fn reopen(&mut self, name: &str) -> bool {
+        let own = |share: &&mut Share| share.name.as_deref().unwrap_or_default() == name;
+        let share = self.shares.iter_mut().find(own);
+        let found = share.map(|share| {
+            share.objects.clear();
+            share.reopened += 1;
+        });
+        found.is_some()
+    }
+
     /// Returns whether shares and endpoints may change while the server runs.
     pub(crate) fn can_change(&self) -> bool {
         self.can_change
@@ -249,8 +302,20 @@ impl Config {
     }
 
     /// Returns the settings that determine how `share` is opened, without those of access and its
-    /// limits. A share of the same name is reopened only if these differ.
+    /// limits, and the objects that it consists of. A share of the same name is reopened only if
+    /// these differ.
     pub(crate) fn opening_settings(&self, share: &Share) -> Vec<Setting> {
+        let mut settings = self.line_settings(share);
+        let numbers = share.objects.iter().map(|it| u64::from(it.number));
+        settings.extend(numbers.chain([share.reopened]).map(|number| Setting {
+            key: "object".to_owned(),
+            value: Some(number.to_string()),
+        }));
+        settings
+    }
+
+    /// Returns the settings that determine how `share` is opened, without the objects.
+    fn line_settings(&self, share: &Share) -> Vec<Setting> {
         let schema = Schema::get();
         let mut settings: Vec<Setting> = self
             .share_settings(share)

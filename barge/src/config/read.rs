@@ -145,6 +145,8 @@ impl ConfigReader<'_> {
             source: source?,
             keys: says,
             settings,
+            objects: Vec::new(),
+            reopened: 0,
         })
     }
 

@@ -330,6 +330,7 @@ fn confine(
     }
     child::confine(&Confinement {
         paths: sources.chain(overlay).collect(),
+        objects: Vec::new(),
         namespaces: holder.prepared_namespaces(),
         landlock: true,
         kernel_handles: network || kept.contains(CapabilitySet::DAC_READ_SEARCH),

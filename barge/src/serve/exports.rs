@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use block::nbd::Image;
+use hostdir::HostDir;
 use layers::{Bundle, Clients, Gate, Limiter, ReadOnly, stack};
 use nfs::server::Locations;
 use vfs::Export;
@@ -182,22 +183,22 @@ pub(super) fn images(
     let mut images = Vec::new();
     for share in &sources.shares {
         let name = share.named.name.clone().unwrap_or_default();
-        let Source::Tree(tree) = &share.named.source else {
+        let Source::Tree(tree) = share.source_here() else {
             continue;
         };
         let Some(image) = tree.image() else {
             continue;
         };
         let (file, _) = image.file().map_err(Failure::new)?;
-        let dir = sources::Source::HostDir(file.to_owned());
-        let (dir, path) = dir.find().map_err(Failure::new)?;
-        let dir = stack(dir, ReadOnly);
+        let opened = HostDir::open(file, sources::local_options()).map_err(Failure::new)?;
+        let file = stack(opened, ReadOnly);
         let clients = clients_of(&sources.client_lists, &name);
-        let dir = opener.wrap_image_dir(dir, share, clients, limiter(&name))?;
+        let file = opener.wrap_image_file(file, share, clients, limiter(&name))?;
         images.push(Image {
             name: name.into_bytes(),
-            export: Arc::new(Export::new("", dir)),
-            path,
+            export: Arc::new(Export::new("", file)),
+            // The root is the file.
+            path: Vec::new(),
         });
     }
     Ok(images)

@@ -163,6 +163,14 @@ impl Host {
         }
     }
 
+    /// Finds where the objects of `plan` are for this process.
+    pub(super) fn find_objects(&self, plan: &mut Plan) -> Result<(), Failure> {
+        match self {
+            Host::Direct { .. } => Ok(()),
+            Host::Brokered(broker) => broker.find_objects(plan).map_err(Failure::new),
+        }
+    }
+
     /// Returns whether this process replaces one that has crashed.
     pub(super) fn has_restarted(&self) -> bool {
         match self {

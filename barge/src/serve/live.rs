@@ -521,6 +521,7 @@ impl LiveServer {
         let _changing = self.changing.lock();
         let mut plan = Plan::of_settings(&config)?;
         self.host.limit(&mut plan);
+        self.host.find_objects(&mut plan)?;
         let names = exports::check(&plan.sources)?;
         let restart = self.changes_requiring_restart(&config);
         let (shares, endpoints) = {
@@ -623,6 +624,8 @@ impl LiveServer {
         };
         drop(defaults);
         let mut plan = Plan::of_settings(&config).map_err(|why| invalid(why.message))?;
+        let found = self.host.find_objects(&mut plan);
+        found.map_err(LiveError::failed)?;
         let mut change = Change::default();
         for (share, configured) in plan.sources.shares.iter().zip(config.shares()) {
             let Some(name) = &configured.name else {

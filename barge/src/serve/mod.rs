@@ -83,8 +83,8 @@ pub(crate) fn run(given: Config, log: &LogArgs) -> CommandResult {
 
 /// Serves a part of the server of `broker` in this process.
 fn serve_part(broker: Arc<BrokerClient>) -> CommandResult {
-    let plan = broker.plan()?.with_certificates()?;
-    broker::confinement::enter(&plan, &broker)?;
+    let mut plan = broker.plan()?.with_certificates()?;
+    broker::confinement::enter(&mut plan, &broker)?;
     serve(plan, Host::Brokered(broker))
 }
 

@@ -1,6 +1,7 @@
 //! Opens shares: sources with their layers, as exports.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -186,18 +187,22 @@ impl Opener {
             descriptors: Some(self.descriptors),
             key: key.clone().or(own_key),
             public_handle_key: key.is_none() && hidden.is_none(),
+            shown_path: shown_path(source),
             ..share.hostdir.clone()
         };
-        let mut client = source.clone();
+        let mut client = share.source_here();
         if let Source::Tree(sources::Source::Remote(url)) = &mut client
             && let Some(owner) = url.client_owner()
         {
             *owner = Some(self.clients.get(name, &self.temporary));
         }
-        let opened = client.open(hostdir::Options {
-            handle_index: names,
-            ..options.clone()
-        })?;
+        let opened = source.open_at(
+            &client,
+            hostdir::Options {
+                handle_index: names,
+                ..options.clone()
+            },
+        )?;
         if self.kernel_handles && opened.capabilities().handles != Support::Native {
             return Err(Failure::usage(format!(
                 "{}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory",
@@ -232,7 +237,17 @@ impl Opener {
         let stack = Stack {
             remote,
             read_trace: trace.clone(),
-            overlay: overlay.map(|dir| (dir, options)),
+            overlay: overlay.map(|dir| {
+                let here = share.path_here(&dir);
+                let shown_path = Some(dir);
+                (
+                    here,
+                    hostdir::Options {
+                        shown_path,
+                        ..options
+                    },
+                )
+            }),
             quota: quota.and_then(|quota| quota.counted),
             hidden,
             seal: key.filter(|_| !seals),
@@ -251,17 +266,17 @@ impl Opener {
         })
     }
 
-    /// Stacks the layers of `share`, whose limits are `limiter`, on a directory that contains its
-    /// image, without those of the share's own files.
-    pub(super) fn wrap_image_dir(
+    /// Stacks the layers of `share`, whose limits are `limiter`, on the file of its image, without
+    /// those of the share's own files.
+    pub(super) fn wrap_image_file(
         &self,
-        dir: Arc<dyn FileSystem>,
+        file: Arc<dyn FileSystem>,
         share: &Share,
         clients: Option<&Arc<Clients>>,
         limiter: Option<Arc<Limiter>>,
     ) -> Result<Arc<dyn FileSystem>, Failure> {
         let (stack, _) = self.shared_layers(share, clients, limiter);
-        stack.wrap(dir)
+        stack.wrap(file)
     }
 
     /// Returns the limits of `share`, if there are any or they may change.
@@ -318,6 +333,14 @@ impl Opener {
             ..Stack::default()
         };
         (stack, gate)
+    }
+}
+
+/// Returns the path of the directory that `source` is, for messages.
+fn shown_path(source: &Source) -> Option<PathBuf> {
+    match source {
+        Source::Tree(sources::Source::HostDir(path)) => Some(path.clone()),
+        _ => None,
     }
 }
 

@@ -89,11 +89,12 @@ impl Plan {
                 name: share.name.clone(),
                 source: share.source.1.clone(),
             };
-            args(config.share_matches(share))?
-                .share
-                .plan(named, config.files())
+            let args = args(config.share_matches(share))?;
+            let mut planned = args.share.plan(named, config.files())?;
+            planned.objects = share.objects.iter().cloned().map(Into::into).collect();
+            Ok(planned)
         });
-        let shares: Vec<_> = shares.collect::<Result<_, _>>()?;
+        let shares: Vec<_> = shares.collect::<Result<_, Failure>>()?;
         all.share.check_single_source(shares.len() + others)?;
         Plan::from_shares(&all, shares, config)
     }

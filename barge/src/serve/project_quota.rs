@@ -24,7 +24,7 @@ pub(super) fn apply(shares: &[Share]) {
         if share.quota == DiskLimits::default() {
             continue;
         }
-        let Ok(dir) = File::open(path) else {
+        let Ok(dir) = File::open(share.path_here(path)) else {
             continue;
         };
         let Ok(Some(project)) = inherited_project(dir.as_fd()) else {

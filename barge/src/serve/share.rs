@@ -1,6 +1,7 @@
 //! The sources to serve and their options.
 
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
@@ -9,11 +10,88 @@ use layers::limit::Limits;
 use layers::{MapIds, XattrMap};
 
 use super::args::access::ClientList;
-use crate::source::NamedSource;
+use crate::config::ObjectOf;
+use crate::source::{NamedSource, Source};
+
+/// An object of the host that a share consists of.
+pub(super) struct ReachedObject {
+    object: ObjectOf,
+    pub(super) place: Place,
+}
+
+/// The place of an object for this process.
+pub(super) enum Place {
+    /// Its path. Only a process that is not confined follows that.
+    Path,
+    /// The root of this process.
+    Root,
+    /// This descriptor, opened with `O_PATH`.
+    Descriptor(OwnedFd),
+}
+
+impl ReachedObject {
+    pub(super) fn number(&self) -> u32 {
+        self.object.number
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.object.writable
+    }
+
+    /// Returns the path at which this process opens the object.
+    fn path(&self) -> PathBuf {
+        match &self.place {
+            Place::Path => self.object.path.clone(),
+            Place::Root => sandbox::root::object_path(self.object.number),
+            Place::Descriptor(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()).into(),
+        }
+    }
+}
+
+impl From<ObjectOf> for ReachedObject {
+    fn from(object: ObjectOf) -> ReachedObject {
+        let place = Place::Path;
+        ReachedObject { object, place }
+    }
+}
+
+impl Share {
+    /// Returns the path at which this process reaches what is at `path` for the first process.
+    pub(super) fn path_here(&self, path: &Path) -> PathBuf {
+        let below = |it: &ReachedObject| {
+            let rest = path.strip_prefix(&it.object.path).ok()?;
+            Some((it.path(), rest.to_owned()))
+        };
+        let all = self.objects.iter().filter_map(below);
+        match all.min_by_key(|(_, rest)| rest.components().count()) {
+            None => path.to_owned(),
+            Some((here, rest)) if rest.as_os_str().is_empty() => here,
+            Some((here, rest)) => here.join(rest),
+        }
+    }
+
+    /// Returns the source as this process reaches it.
+    pub(super) fn source_here(&self) -> Source {
+        self.named.source.moved(|path| self.path_here(path))
+    }
+}
+
+impl Sources {
+    pub(super) fn objects(&self) -> impl Iterator<Item = &ReachedObject> {
+        self.shares.iter().flat_map(|share| &share.objects)
+    }
+
+    pub(super) fn objects_mut(&mut self) -> impl Iterator<Item = &mut ReachedObject> {
+        let shares = self.shares.iter_mut();
+        shares.flat_map(|share| &mut share.objects)
+    }
+}
 
 /// A source and its options.
 pub(super) struct Share {
     pub(super) named: NamedSource,
+    /// The objects that its paths have led to; none if this process follows its paths.
+    pub(super) objects: Vec<ReachedObject>,
     /// The file to write a read trace to.
     pub(super) read_trace: Option<PathBuf>,
     /// The options of a source that is a directory of this host. The descriptor budget is set by

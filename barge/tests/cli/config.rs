@@ -432,19 +432,6 @@ fn a_share_that_says_so_hands_its_files_over() {
     }
 }
 
-/// Kills all processes that serve, and waits until others have taken their places.
-fn crash(served: &ServerProcess) {
-    let killed = served.serving_ids();
-    for &id in &killed {
-        let pid = Pid::from_raw(id as i32).expect("a process");
-        kill_process(pid, Signal::KILL).expect("it runs");
-    }
-    wait_until("others serve", || {
-        let now = served.serving_ids();
-        now.len() == killed.len() && !now.iter().any(|id| killed.contains(id))
-    });
-}
-
 #[test]
 fn after_a_crash_is_served_what_was_loaded_whatever_is_in_the_files() {
     let list = |dir: &TempDir| dir.path().join("list");
@@ -475,7 +462,7 @@ fn after_a_crash_is_served_what_was_loaded_whatever_is_in_the_files() {
             share(dir, "a", &only)
         });
         make(&place.dir);
-        crash(&place.served);
+        place.served.crash();
         for url in place.urls() {
             let client = Client::open(&url).expect(change);
             assert_eq!(names_in(&client), ["a"], "{change}");
@@ -512,7 +499,7 @@ fn guests_go_on_when_their_processes_crash_while_the_file_is_half_edited() {
     });
     write(&dir, &format!("{}[[share", tables(&dir)));
     for _ in 0..3 {
-        crash(&served);
+        served.crash();
         for (name, guest) in &guests {
             assert_eq!(guest.read("f").expect("read"), name.as_bytes());
         }

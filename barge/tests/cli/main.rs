@@ -46,6 +46,7 @@ mod quota;
 mod reconnect;
 mod registry;
 mod removed;
+mod replaced;
 mod restart;
 mod served;
 mod service;

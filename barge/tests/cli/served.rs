@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use vfs_testkit::wait_until;
 
 /// The path of the program.
 pub(crate) const BARGE: &str = env!("CARGO_BIN_EXE_barge");
@@ -90,6 +91,19 @@ impl ServerProcess {
         let mut ids: Vec<u32> = ids.collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// Kills all processes that serve, and waits until others have taken their places.
+    pub(crate) fn crash(&self) {
+        let killed = self.serving_ids();
+        for &id in &killed {
+            let pid = Pid::from_raw(id as i32).expect("a process");
+            kill_process(pid, Signal::KILL).expect("it runs");
+        }
+        wait_until("others serve", || {
+            let now = self.serving_ids();
+            now.len() == killed.len() && !now.iter().any(|id| killed.contains(id))
+        });
     }
 
     /// Stops it with a signal, and returns its exit status.

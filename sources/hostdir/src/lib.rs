@@ -130,6 +130,8 @@ pub struct Options {
     /// unshare(2)), which suits threads that serve clients, but not threads that belong to another
     /// part of the program.
     pub keep_umask: bool,
+    /// The path that messages have in place of the opened one, which may be that of a descriptor.
+    pub shown_path: Option<PathBuf>,
     /// A watch of the root's file system that was begun when this process had the privileges, for
     /// [`FileSystem::watch`].
     pub watch: Option<Arc<FileSystemWatch>>,

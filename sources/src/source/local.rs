@@ -12,8 +12,10 @@ pub use hostdir::Options;
 
 /// Opens a directory.
 pub(super) fn open(path: &Path, options: Options) -> io::Result<Arc<dyn FileSystem>> {
+    let shown = options.shown_path.clone();
     let tree = HostDir::open(path, options)?;
     for limit in tree.limitations() {
+        let path = shown.as_deref().unwrap_or(path);
         tracing::info!("{}: {limit}", path.display());
     }
     Ok(tree)

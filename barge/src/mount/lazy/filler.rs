@@ -107,6 +107,7 @@ fn confine(options: &ResolvedOptions, holder: &Holder) -> Result<(), Failure> {
     let kept = CapabilitySet::DAC_READ_SEARCH & sys::caps::effective();
     child::confine_survivor(&Confinement {
         paths: read.chain([cache]).collect(),
+        objects: Vec::new(),
         namespaces: holder.prepared_namespaces(),
         landlock: true,
         kernel_handles: network,

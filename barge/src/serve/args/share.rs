@@ -206,6 +206,7 @@ impl ShareArgs {
                     .require_cosign_signature(&self.cosign_key)?,
                 ..named
             },
+            objects: Vec::new(),
             read_trace: self.record_trace.clone(),
             files: self.files(),
             hidden,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use engine::SuspendedConnection;
 use parking_lot::Mutex;
+use sandbox::Object;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use transports::{Addr, DatagramSocket, Listener};
@@ -29,6 +30,7 @@ use crate::serve::live::{LiveRequest, LiveServer};
 use crate::serve::notify::ClientProgram;
 use crate::serve::plan::Plan;
 use crate::serve::recovery::{SharedState, brokered};
+use crate::serve::share::{Place, ReachedObject};
 use crate::status::{Check, CheckKind, Figures, Status};
 
 /// The options that the broker passes to a process that serves.
@@ -46,6 +48,8 @@ pub(super) struct ChildOptions {
     pub(super) part: Part,
     /// Whether the process is prepared for namespaces.
     pub(super) namespaces: bool,
+    /// Whether it connects to other hosts.
+    pub(super) network: bool,
     /// Whether it replaces one that has crashed.
     pub(super) restarted: bool,
     /// Whether default addresses are used.
@@ -115,6 +119,49 @@ impl BrokerClient {
     /// Returns whether this process is prepared for namespaces.
     pub(super) fn prepared_namespaces(&self) -> bool {
         self.options.namespaces
+    }
+
+    /// Returns whether this process connects to other hosts.
+    pub(super) fn uses_network(&self) -> bool {
+        self.options.network
+    }
+
+    /// Finds where the objects of `plan` are for this process.
+    pub(in crate::serve) fn find_objects(&self, plan: &mut Plan) -> io::Result<()> {
+        for object in plan.sources.objects_mut() {
+            object.place = match self.has_own_root() {
+                true => Place::Root,
+                false => Place::Descriptor(self.object(object.number())?),
+            };
+        }
+        Ok(())
+    }
+
+    /// Returns the objects of `plan`, which were [found](Self::find_objects), for the confinement of
+    /// this process.
+    pub(super) fn objects(&self, plan: &Plan) -> io::Result<Vec<Object>> {
+        let object = |it: &ReachedObject| {
+            let descriptor = match &it.place {
+                Place::Descriptor(descriptor) => descriptor.try_clone()?,
+                Place::Root | Place::Path => self.object(it.number())?,
+            };
+            Ok(Object {
+                number: it.number(),
+                descriptor,
+                writable: it.is_writable(),
+            })
+        };
+        plan.sources.objects().map(object).collect()
+    }
+
+    /// Asks for the object `number`.
+    fn object(&self, number: u32) -> io::Result<OwnedFd> {
+        self.descriptor(&Request::Object { number })
+    }
+
+    /// Returns whether this process gets a root of its own.
+    fn has_own_root(&self) -> bool {
+        self.options.namespaces && !self.options.network
     }
 
     /// Returns whether this process replaces one that has crashed.
@@ -451,6 +498,7 @@ mod tests {
             listen_fds: 2,
             part: Part::Share("a=b:c".into()),
             namespaces: true,
+            network: false,
             restarted: false,
             default_addrs: true,
             parts: 3,

@@ -74,7 +74,7 @@ pub(super) fn uses_network(plan: &Plan) -> bool {
 /// Returns whether the server of `plan` changes directories, or writes files: sources, state or
 /// caches.
 fn uses_directories(plan: &Plan, by_default: bool) -> bool {
-    let changes = |share: &Share| match &share.named.source {
+    let changes = |share: &Share| match share.source_here() {
         Source::Tree(tree) => {
             let image = tree.image().is_some() || matches!(tree, sources::Source::Memory);
             !image || share.overlay.is_some()
@@ -145,20 +145,20 @@ fn state_dir(plan: &Plan, by_default: bool) -> Option<PathBuf> {
 }
 
 /// Confines this process, which serves `plan`, before it starts a thread.
-pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result<(), Failure> {
+pub(in crate::serve) fn enter(plan: &mut Plan, broker: &Arc<BrokerClient>) -> Result<(), Failure> {
     let by_default = plan.uses_default_addrs();
-    let mut sources = plan.sources.shares.iter().map(|share| &share.named.source);
-    sources.try_for_each(Source::check)?;
     if let Some(dir) = state_dir(plan, by_default) {
         // Its use says why it cannot be created.
         let _ = recovery::create_private_dir(&dir);
     }
     sys::diag::keep_sockets();
     broker.query_users();
-    let network = uses_network(plan);
+    let network = broker.uses_network();
+    broker.find_objects(plan).map_err(Failure::new)?;
     let kept = capabilities(plan) & sys::caps::effective();
     let confinement = Confinement {
-        paths: visible_paths(plan, by_default),
+        paths: state_path(plan, by_default).into_iter().collect(),
+        objects: broker.objects(plan).map_err(Failure::new)?,
         namespaces: broker.prepared_namespaces(),
         landlock: true,
         kernel_handles: network || kept.contains(CapabilitySet::DAC_READ_SEARCH),

@@ -22,6 +22,9 @@ pub(super) enum Request {
     Listen { addr: String, place: usize },
     /// Closes the sockets that [`Request::Listen`] has opened at an address.
     Close { addr: String },
+    /// Asks for an object that a share consists of. A process that gets a root of its own gets the
+    /// object for that, once.
+    Object { number: u32 },
     /// Asks for the configuration of the part that the process serves, which is read from the
     /// passed descriptor.
     Configuration,

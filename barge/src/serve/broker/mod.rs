@@ -14,6 +14,7 @@ pub(super) mod confinement;
 mod connections;
 mod kept_devices;
 mod message;
+mod objects;
 mod parts;
 mod process;
 mod requests;

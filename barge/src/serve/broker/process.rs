@@ -1,5 +1,7 @@
 //! A process that serves a part of the server.
 
+use std::collections::HashSet;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -7,10 +9,11 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CapabilitySet;
-use sandbox::VisiblePath;
 
+use super::objects::Objects;
 use super::parts::Part;
 use super::requests::Responder;
+use crate::config::Config;
 
 /// A process that serves a part of the server, and those that replace it after crashes.
 pub(super) struct Process {
@@ -21,7 +24,7 @@ pub(super) struct Process {
     /// The process's ends of the sockets for its requests, and for those for figures.
     pub(super) childs_ends: (OwnedFd, OwnedFd),
     /// Whether it connects to other hosts.
-    pub(super) network: bool,
+    pub(super) network: AtomicBool,
     /// The process, if it runs.
     pub(super) child: Mutex<Option<Pid>>,
     /// Whether it serves clients, and handles signals.
@@ -32,6 +35,8 @@ pub(super) struct Process {
     pub(super) killed: AtomicBool,
     /// Whether it has a root of its own.
     pub(super) rooted: AtomicBool,
+    /// The objects that were passed to it, or that are in its root.
+    pub(super) reached: Mutex<HashSet<u32>>,
     /// The number of processes that were started.
     pub(super) starts: AtomicUsize,
 }
@@ -60,27 +65,33 @@ impl Process {
     /// Returns whether Landlock refuses files to it that its sources do not have.
     pub(super) fn is_confined_by_path(&self) -> bool {
         let privileged = sys::caps::effective().contains(CapabilitySet::DAC_READ_SEARCH);
-        !self.network && !self.rooted.load(Ordering::SeqCst) && !privileged
+        !self.network.load(Ordering::SeqCst) && !self.rooted.load(Ordering::SeqCst) && !privileged
     }
 
-    /// Adds those of `paths` that the process lacks to its root, if it has its own.
-    pub(super) fn make_visible(&self, paths: &[VisiblePath]) -> Result<(), sandbox::Error> {
+    /// Adds those objects of `config` that its root lacks, if it has its own.
+    pub(super) fn reach(&self, config: &Config, objects: &Objects) -> io::Result<()> {
         let Some(child) = self.rooted_child() else {
             return Ok(());
         };
-        let mut lacking = paths
-            .iter()
-            .filter(|it| !sandbox::root::has(child, &it.path));
-        lacking.try_for_each(|path| sandbox::root::add(child, path))
+        for number in config.objects() {
+            let found = objects.get(number);
+            if let Some(found) = found.filter(|_| self.reached.lock().insert(number)) {
+                let added = sandbox::root::add(child, &found.copy(number)?);
+                added.map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Removes `paths` from its root, if it has its own.
-    pub(super) fn hide(&self, paths: &[VisiblePath]) {
+    /// Removes those objects from its root, if it has its own, that are not among `objects`.
+    pub(super) fn hide_others(&self, objects: &Objects) {
         let Some(child) = self.rooted_child() else {
             return;
         };
-        for path in paths {
-            if let Err(error) = sandbox::root::remove(child, path) {
+        let is_other = |number: &u32| objects.get(*number).is_none();
+        let others: Vec<u32> = self.reached.lock().extract_if(is_other).collect();
+        for number in others {
+            if let Err(error) = sandbox::root::remove(child, number) {
                 tracing::warn!("{error}");
             }
         }

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use layers::Clients;
@@ -38,6 +39,8 @@ pub(super) struct Permitted {
     /// Those of the addresses at whose hosts and ports UDP sockets are bound as well.
     udp: HashSet<String>,
     read: HashSet<PathBuf>,
+    /// The objects of the shares, by their numbers.
+    objects: HashSet<u32>,
     created: HashSet<PathBuf>,
     /// Whether NFS is served, whose clients are called and whose state may be in etcd.
     serves_nfs: bool,
@@ -61,6 +64,8 @@ impl Permitted {
             addrs,
             serves_nfs: plan.export_requirements(by_default).identity.is_some(),
             clients: client_lists(plan),
+            objects: plan.sources.objects().map(|it| it.number()).collect(),
+            created: created_files(plan),
             ..Permitted::default()
         };
         for endpoint in &plan.endpoints {
@@ -74,11 +79,6 @@ impl Permitted {
         if let Some(otlp) = &plan.otlp {
             permitted.collectors.extend(otlp.addresses());
         }
-        let shares = plan.sources.shares.iter();
-        permitted
-            .created
-            .extend(shares.filter_map(|share| share.read_trace.clone()));
-        permitted.created.extend(plan.sources.record_calls.clone());
         permitted
     }
 }
@@ -132,6 +132,7 @@ impl Permitted {
         }
         self.udp.extend(other.udp);
         self.read.extend(other.read);
+        self.objects.extend(other.objects);
         self.created.extend(other.created);
         self.serves_nfs |= other.serves_nfs;
         self.clients.extend(other.clients);
@@ -139,8 +140,8 @@ impl Permitted {
         self.collectors.extend(other.collectors);
     }
 
-    /// Removes each of `addrs` once, and `created`.
-    fn remove(&mut self, addrs: &[String], created: &[PathBuf]) {
+    /// Removes each of `addrs` once, and the objects and created files that `stays` does not have.
+    fn remove(&mut self, addrs: &[String], stays: Permitted) {
         for addr in addrs {
             if let Entry::Occupied(mut known) = self.addrs.entry(addr.clone()) {
                 *known.get_mut() -= 1;
@@ -149,10 +150,15 @@ impl Permitted {
                 }
             }
         }
-        for path in created {
-            self.created.remove(path);
-        }
+        (self.objects, self.created) = (stays.objects, stays.created);
     }
+}
+
+/// Returns the files that the shares of `plan` create.
+fn created_files(plan: &Plan) -> HashSet<PathBuf> {
+    let shares = plan.sources.shares.iter();
+    let traces = shares.filter_map(|share| share.read_trace.clone());
+    traces.chain(plan.sources.record_calls.clone()).collect()
 }
 
 /// The state of the replies to a process.
@@ -281,9 +287,9 @@ impl Responder {
             .extend(addition, |known, further| known + further);
     }
 
-    /// Removes each of `addrs` once, and the files `created`.
-    pub(super) fn revoke(&self, addrs: &[String], created: &[PathBuf]) {
-        self.permitted.lock().remove(addrs, created);
+    /// Removes each of `addrs` once, and the objects and created files that `stays` does not have.
+    pub(super) fn revoke(&self, addrs: &[String], stays: Permitted) {
+        self.permitted.lock().remove(addrs, stays);
     }
 
     /// Returns the address of the socket that was opened for `addr` of the configuration, which may
@@ -313,6 +319,7 @@ impl Responder {
                 self.devices.remove(&addr);
                 Ok((Reply::Done, None))
             }
+            Request::Object { number } => self.object(number, broker, process).map(descriptor),
             Request::Configuration => broker.configuration(process).map(descriptor),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
             Request::CallClient { from, to, program } => {
@@ -383,6 +390,20 @@ impl Responder {
         };
         let addr = listener.addr().to_string();
         Ok((Reply::Listening { addr }, Some(listener.socket()?)))
+    }
+
+    fn object(&self, number: u32, broker: &Broker, process: &Process) -> io::Result<OwnedFd> {
+        let is_permitted = self.permitted.lock().objects.contains(&number);
+        let found = broker.objects.get(number).filter(|_| is_permitted);
+        let found = found.ok_or_else(refused)?;
+        if !process.rooted.load(Ordering::SeqCst) {
+            return found.descriptor().try_clone_to_owned();
+        }
+        // It sets the attributes of the mount itself, before it is confined.
+        match process.reached.lock().insert(number) {
+            true => found.copy(number).map(|object| object.descriptor),
+            false => Err(refused()),
+        }
     }
 
     fn bind_udp(&self, host: &str, port: u16) -> io::Result<(Reply, Option<OwnedFd>)> {
@@ -539,13 +560,13 @@ mod tests {
     fn a_permission_ends_with_the_last_that_needs_it() {
         let responder = responder();
         responder.permit_also(at("unix:/a", "/u"));
-        responder.revoke(&["unix:/a".into()], &["/u".into()]);
+        responder.revoke(&["unix:/a".into()], at("unix:/a", "/t"));
         assert_eq!(addrs(&responder), ["unix:/a"]);
         assert_eq!(
             responder.permitted.lock().created,
             HashSet::from(["/t".into()])
         );
-        responder.revoke(&["unix:/a".into()], &["/t".into()]);
+        responder.revoke(&["unix:/a".into()], Permitted::default());
         assert!(addrs(&responder).is_empty());
     }
 }

@@ -21,8 +21,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::client::ChildOptions;
-use super::confinement::{lacks_capability, share_paths, state_path, uses_network, visible_paths};
+use super::confinement::{lacks_capability, uses_network, visible_paths};
 use super::message::{MAX_FIGURES, Request, Wanted};
+use super::objects::Objects;
 use super::parts::Part;
 use super::process::Process;
 use super::requests::{Permitted, Responder};
@@ -34,7 +35,7 @@ use crate::serve::control::{Backend, Controller};
 use crate::serve::handle_key;
 use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
 use crate::serve::operation::Operation;
-use crate::serve::plan::{self, Plan};
+use crate::serve::plan::{Plan, changeable_addrs};
 use crate::serve::recovery::brokered;
 use crate::serve::recovery::etcd::ActiveServer;
 use crate::serve::{activation, notify, project_quota, run as command, users};
@@ -168,8 +169,8 @@ pub(super) struct Broker {
     running: Arc<Mutex<Config>>,
     /// The options of logging for the processes.
     log: Vec<String>,
-    /// The paths and files that each share needs.
-    grants: Mutex<HashMap<String, Grant>>,
+    /// The objects of the host that shares consist of.
+    pub(super) objects: Objects,
     /// The reason to stop, if it is not that of a process.
     failure: Mutex<Option<Failure>>,
     /// This server as the active one of several.
@@ -183,26 +184,6 @@ pub(super) struct Broker {
     upgraded: bool,
 }
 
-/// The paths that a share reaches, and the file that it creates.
-struct Grant {
-    paths: Vec<VisiblePath>,
-    created: Option<PathBuf>,
-}
-
-impl Grant {
-    /// Returns those of the shares of `plan`, by their names.
-    fn all(plan: &Plan) -> impl Iterator<Item = (String, Grant)> {
-        plan.sources.shares.iter().map(|share| {
-            let name = share.named.name.clone().unwrap_or_default();
-            let grant = Grant {
-                paths: share_paths(share, plan.sources.reloadable),
-                created: share.read_trace.clone(),
-            };
-            (name, grant)
-        })
-    }
-}
-
 impl Broker {
     /// Returns the broker of `plan`, whose processes have not been started.
     pub(super) fn new(
@@ -214,6 +195,9 @@ impl Broker {
         let running = running.ok_or_else(|| Failure::new("expected a configuration"))?;
         let upgraded = taken_over.is_some();
         let mut taken_over = taken_over.unwrap_or_default();
+        let objects = std::mem::take(&mut taken_over.objects);
+        objects.find(&mut running.lock(), &plan)?;
+        objects.retain(&running.lock());
         let temporary_key = match taken_over.temporary_key {
             Some(key) => key,
             None => handle_key::temporary()?,
@@ -230,6 +214,7 @@ impl Broker {
             channels.push(channel);
             let mut plan = Plan::of_settings(&running.lock())?;
             part.limit(&mut plan, parts.len());
+            objects.locate(&mut plan)?;
             project_quota::apply(&plan.sources.shares);
             let permitted = Permitted::of(&plan, by_default, listen_fds);
             processes.push(Arc::new(Process {
@@ -242,25 +227,26 @@ impl Broker {
                 ),
                 control,
                 childs_ends: (childs_channel, childs_control),
-                network: uses_network(&plan),
+                network: AtomicBool::new(false),
                 child: Mutex::default(),
                 serving: AtomicBool::new(false),
                 serving_since: Mutex::default(),
                 killed: AtomicBool::new(false),
                 rooted: AtomicBool::new(false),
+                reached: Mutex::default(),
                 starts: AtomicUsize::new(0),
             }));
         }
         let broker = Arc::new(Broker {
             processes,
-            namespaces: ChildNamespaces::new(plan.confinement.sandbox)?,
+            namespaces: ChildNamespaces::with_copies(plan.confinement.sandbox)?,
             listen_fds,
             stopping: AtomicBool::new(false),
             ready: AtomicBool::new(false),
             run: (plan.run.clone(), sys::umask::current()),
             command: Mutex::default(),
             operation: Mutex::new(Some(operation)),
-            grants: Mutex::new(Grant::all(&plan).collect()),
+            objects,
             failure: Mutex::default(),
             active: OnceLock::new(),
             upgrade: Upgrade::default(),
@@ -405,46 +391,87 @@ impl Broker {
         all.map(|it| it.starts.load(Ordering::SeqCst)).sum()
     }
 
-    /// Permits the files and sockets of `config` to the processes. Returns what each share needs.
-    fn prepare_reload(&self, config: &Config) -> Result<HashMap<String, Grant>, Failure> {
+    /// Finds the objects of `config` that are new, and permits its files and sockets to the
+    /// processes.
+    fn prepare_reload(&self, config: &mut Config) -> Result<(), Failure> {
         let by_default = self.plan.uses_default_addrs();
-        let grants = Grant::all(&Plan::of_settings(config)?).collect();
+        self.objects.find(config, &Plan::of_settings(config)?)?;
         for process in self.serving() {
-            let mut new = Plan::of_settings(config)?;
-            process.part.limit(&mut new, self.processes.len());
-            if uses_network(&new) && !process.network {
+            let mut new = self.plan_of(process, config)?;
+            if uses_network(&new) && !process.network.load(Ordering::SeqCst) {
                 tracing::error!("a source on another server takes a restart");
             }
+            self.objects.locate(&mut new)?;
             project_quota::apply(&new.sources.shares);
             let permitted = Permitted::of(&new, by_default, self.listen_fds);
             process.responder.begin_reload(permitted);
-            let paths = visible_paths(&new, by_default);
-            if let Err(error) = process.make_visible(&paths) {
+            let mut own = config.clone();
+            process.part.limit_config(&mut own);
+            if let Err(error) = process.reach(&own, &self.objects) {
                 tracing::error!("{error}");
             }
             if process.is_confined_by_path() {
+                let paths = visible_paths(&new, by_default);
                 let known = visible_paths(&self.plan, by_default);
                 for error in unreachable_errors(&paths, &known) {
                     tracing::error!("{error}");
                 }
             }
         }
-        Ok(grants)
+        Ok(())
     }
 
-    /// Returns those paths of `removed` that neither `grants` nor the state of the server need.
-    fn unneeded(&self, removed: &[Grant], grants: &HashMap<String, Grant>) -> Vec<VisiblePath> {
-        let state = state_path(&self.plan, self.plan.uses_default_addrs());
-        // A path below another one is no mount of its own.
-        let needs = |path: &VisiblePath, other: &VisiblePath| {
-            other.path.starts_with(&path.path) || path.path.starts_with(&other.path)
-        };
-        let is_needed = |path: &&VisiblePath| {
-            let rest = grants.values().flat_map(|it| &it.paths);
-            rest.chain(&state).any(|other| needs(path, other))
-        };
-        let paths = removed.iter().flat_map(|it| &it.paths);
-        paths.filter(|path| !is_needed(path)).cloned().collect()
+    /// Does what [`Backend::prepare`] does, but keeps objects on failure.
+    fn prepare_addition(&self, config: &mut Config, addition: &Plan) -> Result<(), LiveError> {
+        let restart = |message: &str| LiveError::new(ErrorCode::RestartRequired, message);
+        let found = self.objects.find(config, addition);
+        found.map_err(LiveError::failed)?;
+        let addition = Plan::of_settings(&self.running.lock().with_only(config));
+        let mut addition = addition.map_err(LiveError::failed)?;
+        let located = self.objects.locate(&mut addition);
+        located.map_err(LiveError::failed)?;
+        for process in self.serving() {
+            if uses_network(&addition) && !process.network.load(Ordering::SeqCst) {
+                return Err(restart(
+                    "a source on another server takes a restart, unless one is served already",
+                ));
+            }
+            if lacks_capability(&self.plan, &addition) {
+                return Err(restart(
+                    "an overlay takes a restart, unless one is served already",
+                ));
+            }
+            if process.is_confined_by_path() {
+                let known = visible_paths(&self.plan, false);
+                let paths = visible_paths(&addition, false);
+                if let Some(error) = unreachable_errors(&paths, &known).first() {
+                    return Err(restart(error));
+                }
+            }
+            project_quota::apply(&addition.sources.shares);
+            let permitted = Permitted::of_addition(&addition);
+            process.responder.permit_also(permitted);
+            if let Err(error) = process.reach(config, &self.objects) {
+                self.revoke(&changeable_addrs(&addition));
+                return Err(LiveError::new(ErrorCode::Failed, error.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the plan of the part of `process` in the server of `config`.
+    fn plan_of(&self, process: &Process, config: &Config) -> Result<Plan, Failure> {
+        let mut plan = Plan::of_settings(config)?;
+        process.part.limit(&mut plan, self.processes.len());
+        Ok(plan)
+    }
+
+    /// Makes the objects that `config` does not have unreachable.
+    fn drop_objects(&self, config: &Config) {
+        self.objects.retain(config);
+        for process in &self.processes {
+            process.hide_others(&self.objects);
+        }
     }
 
     /// Returns the configuration of the part of `process` as it is now, in a file in memory that
@@ -705,7 +732,13 @@ impl Broker {
             }
             (Successor::Program, program) => {
                 let program = program.as_deref().unwrap_or(Path::new("barge"));
-                let error = upgrade::execute(program, &sockets, Some(running), self.temporary_key);
+                let error = upgrade::execute(
+                    program,
+                    &sockets,
+                    Some(running),
+                    &self.objects,
+                    self.temporary_key,
+                );
                 for (process, (_, sockets)) in self.processes.iter().zip(sockets) {
                     process.responder.restore_sockets(sockets);
                 }
@@ -738,6 +771,10 @@ impl Broker {
 
     /// Starts a process for the part of `process`.
     fn start(&self, process: &Process, restarted: bool) -> io::Result<Child> {
+        process.reached.lock().clear();
+        let plan = self.plan_of(process, &self.running.lock().clone());
+        let network = uses_network(&plan.map_err(|failure| io::Error::other(failure.message))?);
+        process.network.store(network, Ordering::SeqCst);
         // Inherited, unlike the originals.
         let (channel, control) = &process.childs_ends;
         let (channel, control) = (rustix::io::dup(channel)?, rustix::io::dup(control)?);
@@ -745,7 +782,7 @@ impl Broker {
         let arguments = std::iter::once("serve".to_owned()).chain(self.log.iter().cloned());
         let command = child::command_with(arguments);
         self.namespaces.start(command, |namespaces| {
-            let rooted = namespaces && !process.network;
+            let rooted = namespaces && !network;
             process.rooted.store(rooted, Ordering::SeqCst);
             ChildOptions {
                 channel: channel.as_raw_fd(),
@@ -754,6 +791,7 @@ impl Broker {
                 listen_fds: self.listen_fds,
                 part: process.part.clone(),
                 namespaces,
+                network,
                 restarted,
                 default_addrs: self.plan.uses_default_addrs(),
                 parts: self.processes.len(),
@@ -820,61 +858,21 @@ impl Backend for Broker {
         }
     }
 
-    fn prepare(&self, addition: &Plan) -> Result<(), LiveError> {
-        let restart = |message: &str| LiveError::new(ErrorCode::RestartRequired, message);
-        for share in &addition.sources.shares {
-            share.named.source.check().map_err(LiveError::failed)?;
-        }
-        let paths = visible_paths(addition, false);
-        for process in self.serving() {
-            if uses_network(addition) && !process.network {
-                return Err(restart(
-                    "a source on another server takes a restart, unless one is served already",
-                ));
-            }
-            if lacks_capability(&self.plan, addition) {
-                return Err(restart(
-                    "an overlay takes a restart, unless one is served already",
-                ));
-            }
-            if process.is_confined_by_path() {
-                let known = visible_paths(&self.plan, false);
-                if let Some(error) = unreachable_errors(&paths, &known).first() {
-                    return Err(restart(error));
-                }
-            }
-            project_quota::apply(&addition.sources.shares);
-            process
-                .responder
-                .permit_also(Permitted::of_addition(addition));
-            self.grants.lock().extend(Grant::all(addition));
-            if let Err(error) = process.make_visible(&paths) {
-                let names = addition.sources.shares.iter();
-                let names: Vec<_> = names.filter_map(|it| it.named.name.as_deref()).collect();
-                self.revoke(&names, &plan::changeable_addrs(addition));
-                return Err(LiveError::new(ErrorCode::Failed, error.to_string()));
-            }
-        }
-        Ok(())
+    fn prepare(&self, config: &mut Config, addition: &Plan) -> Result<(), LiveError> {
+        let prepared = self.prepare_addition(config, addition);
+        prepared.inspect_err(|_| self.drop_objects(&self.running.lock().clone()))
     }
 
-    fn revoke(&self, shares: &[&str], addrs: &[String]) {
-        let mut grants = self.grants.lock();
-        let removed: Vec<_> = shares
-            .iter()
-            .filter_map(|name| grants.remove(*name))
-            .collect();
-        let paths = self.unneeded(&removed, &grants);
-        let created = removed.into_iter().filter_map(|it| it.created);
-        let created = created.filter(|path| {
-            let mut rest = grants.values();
-            !rest.any(|it| it.created.as_ref() == Some(path))
-        });
-        let created: Vec<_> = created.collect();
+    fn revoke(&self, addrs: &[String]) {
+        let running = self.running.lock().clone();
         for process in &self.processes {
-            process.responder.revoke(addrs, &created);
-            process.hide(&paths);
+            // It was valid before a share was removed.
+            if let Ok(plan) = self.plan_of(process, &running) {
+                let stays = Permitted::of(&plan, false, 0);
+                process.responder.revoke(addrs, stays);
+            }
         }
+        self.drop_objects(&running);
     }
 
     fn upgrade(&self) -> LiveError {
@@ -896,39 +894,34 @@ impl Backend for Broker {
         failed(&self.hand_over())
     }
 
-    fn reload(&self, config: Option<&Config>) -> Result<(), LiveError> {
+    fn reload(&self, mut config: Option<&mut Config>) -> Result<(), LiveError> {
         let mut attempts = RELOAD_ATTEMPTS;
-        let (grants, reloaded) = loop {
+        let reloaded = loop {
             self.wait_until_serving();
             let starts = self.starts();
-            let grants = config.map(|config| self.prepare_reload(config));
-            let grants = grants.transpose().map_err(LiveError::failed)?;
-            let reloaded = self.request(LiveRequest::Reload {
-                config: config.cloned(),
-            });
+            let prepared = config.as_mut().map(|config| self.prepare_reload(config));
+            let reloaded = match prepared.transpose() {
+                Ok(_) => self.request(LiveRequest::Reload {
+                    config: config.as_deref().cloned(),
+                }),
+                Err(failure) => break Err(LiveError::failed(failure)),
+            };
             attempts -= 1;
             let has_ended = self.starts() != starts || self.serving().next().is_none();
-            if let (Ok(_), Some(config)) = (&reloaded, config) {
-                *self.running.lock() = config.clone();
+            if let (Ok(_), Some(config)) = (&reloaded, &config) {
+                *self.running.lock() = (*config).clone();
             }
             // A process that started meanwhile may have got the previous configuration.
             if !has_ended || attempts == 0 {
-                break (grants, reloaded);
+                break reloaded;
             }
         };
         // After a timeout it may still happen.
         if reloaded.as_ref().err().map(|error| error.code) != Some(ErrorCode::Timeout) {
-            let mut current = self.grants.lock();
-            let ended = match grants {
-                Some(grants) if reloaded.is_ok() => std::mem::replace(&mut *current, grants),
-                failed => failed.unwrap_or_default(),
-            };
-            let ended: Vec<_> = ended.into_values().collect();
-            let paths = self.unneeded(&ended, &current);
             for process in &self.processes {
                 process.responder.end_reload(reloaded.is_ok());
-                process.hide(&paths);
             }
+            self.drop_objects(&self.running.lock().clone());
         }
         reloaded.map(drop)
     }

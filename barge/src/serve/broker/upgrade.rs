@@ -24,6 +24,7 @@ use sys::inherit::keep_on_exec;
 use transports::Listener;
 
 use super::connections::ConnectionDescriptors;
+use super::objects::Objects;
 use super::parts::Part;
 use crate::config::Config;
 use crate::serve::{activation, handle_key};
@@ -37,7 +38,7 @@ pub(crate) const MANIFEST: &str = "BARGE_UPGRADE";
 pub(crate) const CHECK: &str = "BARGE_UPGRADE_CHECK";
 
 /// The version of the manifest.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// Time for the installed program to check its options.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,6 +56,8 @@ struct Manifest {
     parts: Vec<PartManifest>,
     /// The configuration, unless it is read again.
     running: Option<Config>,
+    /// The objects of its shares.
+    objects: Vec<ObjectManifest>,
     /// The secret of a server that stores none.
     temporary_key: [u8; handle_key::LEN],
 }
@@ -64,6 +67,13 @@ struct PartManifest {
     part: Part,
     listeners: Vec<ListenerManifest>,
     connections: Vec<Vec<i32>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ObjectManifest {
+    number: u32,
+    writable: bool,
+    fd: i32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -84,6 +94,8 @@ pub(in crate::serve) struct TakenOver {
     parts: Vec<(Part, PartSockets)>,
     /// The configuration, unless it is read again.
     pub(in crate::serve) running: Option<Config>,
+    /// The objects of its shares.
+    pub(super) objects: Objects,
     /// The secret of a server that stores none.
     pub(super) temporary_key: Option<[u8; handle_key::LEN]>,
 }
@@ -148,9 +160,13 @@ impl TakenOver {
             }
             parts.push((part.part, sockets));
         }
+        let objects = manifest.objects.into_iter();
+        let objects = objects.map(|it| Ok((it.number, it.writable, take(it.fd)?)));
+        let objects = objects.collect::<io::Result<_>>()?;
         Ok(TakenOver {
             parts,
             running: manifest.running,
+            objects: Objects::of(objects),
             temporary_key: Some(manifest.temporary_key),
         })
     }
@@ -202,7 +218,8 @@ pub(super) fn store(
     key: [u8; handle_key::LEN],
 ) -> io::Result<()> {
     let mut duplicates = Vec::new();
-    let manifest = write_manifest(&parts, running, key, &mut duplicates)?;
+    // A restart follows the paths of shares anew.
+    let manifest = write_manifest(&parts, running, None, key, &mut duplicates)?;
     let connections = parts.iter().flat_map(|(_, sockets)| &sockets.connections);
     for fd in duplicates.iter().chain(connections.flatten()) {
         service::store(&stored_name(fd.as_raw_fd()), fd.as_fd())?;
@@ -332,16 +349,17 @@ impl Upgrade {
     }
 }
 
-/// Executes `program` with the arguments of this process, and with the sockets of `parts`. Returns
-/// only if that fails.
+/// Executes `program` with the arguments of this process, with the sockets of `parts`, and with the
+/// `objects` of shares. Returns only if that fails.
 pub(super) fn execute(
     program: &Path,
     parts: &[(Part, PartSockets)],
     running: Option<Config>,
+    objects: &Objects,
     key: [u8; handle_key::LEN],
 ) -> io::Error {
     let mut duplicates = Vec::new();
-    let manifest = match write_manifest(parts, running, key, &mut duplicates) {
+    let manifest = match write_manifest(parts, running, Some(objects), key, &mut duplicates) {
         Ok(manifest) => manifest,
         Err(error) => return error,
     };
@@ -372,14 +390,25 @@ pub(super) fn execute(
 fn write_manifest(
     parts: &[(Part, PartSockets)],
     running: Option<Config>,
+    objects: Option<&Objects>,
     temporary_key: [u8; handle_key::LEN],
     duplicates: &mut Vec<OwnedFd>,
 ) -> io::Result<OwnedFd> {
     let mut manifest = Manifest {
         parts: Vec::new(),
         running,
+        objects: Vec::new(),
         temporary_key,
     };
+    for (number, writable, found) in objects.map(Objects::list).unwrap_or_default() {
+        let fd = rustix::io::dup(found.descriptor())?;
+        manifest.objects.push(ObjectManifest {
+            number,
+            writable,
+            fd: fd.as_raw_fd(),
+        });
+        duplicates.push(fd);
+    }
     for (part, sockets) in parts {
         let mut own = PartManifest {
             part: part.clone(),

@@ -35,16 +35,17 @@ pub(super) trait Backend: Send + Sync {
     /// Passes a request on to the process that serves.
     fn request(&self, request: LiveRequest) -> Result<Value, LiveError>;
 
-    /// Permits the process that serves to use the sources and sockets of `addition`. On failure, or
-    /// if that takes a restart, permits nothing.
-    fn prepare(&self, addition: &Plan) -> Result<(), LiveError>;
+    /// Finds the objects of `addition`, whose plan is `plan`, and permits the process that serves to
+    /// use them and its sockets. On failure, or if that takes a restart, permits nothing.
+    fn prepare(&self, addition: &mut Config, plan: &Plan) -> Result<(), LiveError>;
 
-    /// Takes back the permission for the sources of the shares `shares` as far as no other share
-    /// needs them, and for the addresses `addrs`.
-    fn revoke(&self, shares: &[&str], addrs: &[String]);
+    /// Takes back the permission for what the configuration no longer has, and for the addresses
+    /// `addrs`.
+    fn revoke(&self, addrs: &[String]);
 
-    /// Reads certificates again, and makes `config` the configuration if there is one.
-    fn reload(&self, config: Option<&Config>) -> Result<(), LiveError>;
+    /// Reads certificates again, and makes `config` the configuration if there is one. Finds its
+    /// objects.
+    fn reload(&self, config: Option<&mut Config>) -> Result<(), LiveError>;
 
     /// Continues with the installed program. Returns only if that fails.
     fn upgrade(&self) -> LiveError;
@@ -87,6 +88,7 @@ impl Controller {
             Method::ServerDebug => self.debug(),
             Method::ServerUpgrade => Err(self.upgrade()),
             Method::Add(text) => self.add(text),
+            Method::ShareReopen(name) => self.reopen(&name),
             Method::ShareRemove(name, drain) => self.remove(&Target::Share(name), drain),
             Method::EndpointRemove(addr, drain) => self.remove(&Target::Endpoint(addr), drain),
             Method::ClientList => self.backend.request(LiveRequest::Clients),
@@ -109,7 +111,7 @@ impl Controller {
     fn add(&self, text: String) -> Result<Value, LiveError> {
         let _changing = self.changing.lock();
         let invalid = |why: String| LiveError::new(ErrorCode::InvalidParams, why);
-        let addition = Config::addition(&text).map_err(|why| invalid(why.to_string()))?;
+        let mut addition = Config::addition(&text).map_err(|why| invalid(why.to_string()))?;
         let running = self.running.lock().clone();
         let name = |share: &Share| share.name.clone();
         let names: HashSet<_> = running.shares().iter().map(name).collect();
@@ -129,7 +131,7 @@ impl Controller {
         }
         let plan = plan::check_addition(&running, &addition);
         let plan = plan.map_err(|why| invalid(why.message))?;
-        self.backend.prepare(&plan)?;
+        self.backend.prepare(&mut addition, &plan)?;
         let added = self.backend.request(LiveRequest::Add {
             addition: addition.clone(),
         });
@@ -137,11 +139,7 @@ impl Controller {
             Ok(_) => self.running.lock().add(addition),
             // It may still happen.
             Err(error) if error.code == ErrorCode::Timeout => {}
-            Err(_) => {
-                let shares = addition.shares().iter();
-                let names: Vec<_> = shares.filter_map(|it| it.name.as_deref()).collect();
-                self.backend.revoke(&names, &plan::changeable_addrs(&plan));
-            }
+            Err(_) => self.backend.revoke(&plan::changeable_addrs(&plan)),
         }
         added
     }
@@ -175,8 +173,7 @@ impl Controller {
             running.remove_share(name);
         }
         drop(running);
-        let names: Vec<_> = removed.shares.iter().map(String::as_str).collect();
-        self.backend.revoke(&names, &removed.addrs);
+        self.backend.revoke(&removed.addrs);
         Ok(json!({ "drained": drained }))
     }
 
@@ -207,11 +204,14 @@ impl Controller {
         let _changing = self.changing.lock();
         service::notify(&service::reloading());
         let file = self.running.lock().file().map(ToOwned::to_owned);
-        let config = file.map(|path| plan::read_config(&path)).transpose();
+        let mut config = file.map(|path| plan::read_config(&path)).transpose();
+        if let Ok(Some(config)) = &mut config {
+            config.keep_objects_of(&self.running.lock());
+        }
         // Certificates are read again in any case.
         let reloaded = self
             .backend
-            .reload(config.as_ref().ok().and_then(Option::as_ref));
+            .reload(config.as_mut().ok().and_then(Option::as_mut));
         let config = config.map_err(|why| LiveError::new(ErrorCode::Failed, why.to_string()));
         let mut reloaded = config.and_then(|config| reloaded.map(|()| config));
         if let Err(error) = &mut reloaded {
@@ -227,6 +227,19 @@ impl Controller {
         if let Some(config) = reloaded? {
             *self.running.lock() = config;
         }
+        Ok(json!({}))
+    }
+
+    /// Follows the paths of a share anew.
+    fn reopen(&self, share: &str) -> Result<Value, LiveError> {
+        let _changing = self.changing.lock();
+        let mut config = self.running.lock().clone();
+        if !config.reopen(share) {
+            let message = format!("expected the name of a share, got '{share}'");
+            return Err(LiveError::new(ErrorCode::NotFound, message));
+        }
+        self.backend.reload(Some(&mut config))?;
+        *self.running.lock() = config;
         Ok(json!({}))
     }
 
@@ -299,13 +312,13 @@ impl Backend for LiveServer {
         LiveServer::handle(self, request)
     }
 
-    fn prepare(&self, _: &Plan) -> Result<(), LiveError> {
+    fn prepare(&self, _: &mut Config, _: &Plan) -> Result<(), LiveError> {
         Ok(())
     }
 
-    fn revoke(&self, _: &[&str], _: &[String]) {}
+    fn revoke(&self, _: &[String]) {}
 
-    fn reload(&self, config: Option<&Config>) -> Result<(), LiveError> {
+    fn reload(&self, config: Option<&mut Config>) -> Result<(), LiveError> {
         let config = config.cloned();
         self.handle(LiveRequest::Reload { config }).map(drop)
     }

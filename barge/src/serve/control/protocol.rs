@@ -35,6 +35,7 @@ pub(crate) enum Method {
     /// The text of a configuration file with shares and endpoints.
     Add(String),
     ShareRemove(String, Option<Duration>),
+    ShareReopen(String),
     EndpointRemove(String, Option<Duration>),
     ClientList,
     ClientDisconnect(u64),
@@ -105,6 +106,7 @@ fn method(mut object: Map<String, Value>) -> Result<Method, LiveError> {
         "server.debug" => Method::ServerDebug,
         "server.upgrade" => Method::ServerUpgrade,
         "share.add" => Method::Add(format!("[[share]]\n{}", params.table("share")?)),
+        "share.reopen" => Method::ShareReopen(params.string("name")?),
         "share.remove" => Method::ShareRemove(params.string("name")?, None),
         "share.drain" => Method::ShareRemove(params.string("name")?, Some(params.timeout()?)),
         "endpoint.add" => Method::Add(params.table("endpoint")?),

@@ -31,6 +31,7 @@ impl VirtiofsdArgs {
                 path: dir.to_owned(),
                 writable: !self.readonly,
             }],
+            objects: Vec::new(),
             namespaces: self.in_namespaces(),
             landlock: self.sandbox != Some(Sandbox::None),
             kernel_handles: self.inode_file_handles != Handles::Never,

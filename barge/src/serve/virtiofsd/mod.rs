@@ -127,6 +127,7 @@ impl VirtiofsdArgs {
             default_addrs: None,
             sources: Sources {
                 shares: vec![Share {
+                    objects: Vec::new(),
                     named: NamedSource {
                         name: None,
                         source: Source::Tree(sources::Source::HostDir(dir.to_owned())),
