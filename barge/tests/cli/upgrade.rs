@@ -335,7 +335,7 @@ fn a_program_that_cannot_read_the_manifest_declines() {
         command.env("BARGE_UPGRADE_CHECK", version);
         command.status().expect("runs").code()
     };
-    assert_eq!((check("2"), check("1")), (Some(0), Some(1)));
+    assert_eq!((check("3"), check("2")), (Some(0), Some(1)));
     assert!(
         fixture.log().contains("takes a restart"),
         "{}",

@@ -89,6 +89,19 @@ impl Bed {
     }
 }
 
+/// Returns where the directory `name` is mounted in the root of `process`, if it is.
+fn place_of(process: u32, name: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string(format!("/proc/{process}/mountinfo")).expect("it runs");
+    let fields = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = fields.into_iter().find(|fields| {
+        let root = Path::new(fields[3]);
+        root.file_name().is_some_and(|last| last == name) && root != Path::new(fields[4])
+    });
+    found.map(|fields| fields[4].into())
+}
+
 /// Reads `file` of the share as a guest.
 fn read_as_guest(socket: &Path) -> Vec<u8> {
     let url = format!("virtiofs:{}/file", socket.display());
@@ -122,8 +135,9 @@ fn reaches_the_share_alone(args: &[&str], uid: u32, refused: i32) -> (Bed, Stopp
 /// Stops the server of `bed`, and checks that it opens files of the share, while other files and
 /// programs are `refused`.
 fn opens_the_share_alone(bed: &Bed, refused: i32) -> Stopped {
+    let share = place_of(bed.served.serving_id(), "share").unwrap_or_else(|| bed.path("share"));
     let server = bed.stop_server();
-    assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
+    assert!(server.open(&share.join("file"), libc::O_RDWR).is_ok());
     for path in [Path::new("/etc/passwd"), &bed.path("beside")] {
         let opened = server.open(path, libc::O_RDONLY);
         assert_eq!(opened, Err(refused), "{}", path.display());
@@ -327,10 +341,11 @@ fn injected_code_in_a_server_reaches_its_sources_alone() {
     }
     let bed = Bed::serve(&["--seccomp=none"], 0);
     assert_eq!(read_over_nfs(&bed), b"served\n");
+    let share = place_of(bed.served.serving_id(), "share").expect("it is mounted");
     let server = opens_the_share_alone(&bed, libc::ENOENT);
     is_alone(&server);
     assert_eq!(server.connect(libc::SOCK_STREAM, 53), Err(libc::EACCES));
-    let share = server.put_path(&bed.path("share"));
+    let share = server.put_path(&share);
     let mount = [share, share, 0, libc::MS_BIND];
     let mounted = server.call(libc::SYS_mount, mount).expect("it survives");
     assert_eq!(mounted, Err(libc::EPERM));
@@ -486,14 +501,14 @@ fn shares_of_virtual_machines_have_processes_of_their_own() {
     assert_eq!(status["pid"].as_u64(), Some(shares.served.id().into()));
     let processes = shares.served.serving_ids();
     assert_eq!(processes.len(), 3);
-    let dir = shares.dir.path().canonicalize().expect("a path");
     let own = |process: &u32| {
+        let places = ["a", "b"].map(|name| place_of(*process, name));
         let server = Stopped::attach(*process);
-        let opens = |name: &str| {
-            let path = dir.join(name).join("file");
-            server.open(&path, libc::O_RDWR).is_ok()
+        let opens = |at: usize| {
+            let path = places[at].as_ref().map(|place| place.join("file"));
+            path.is_some_and(|path| server.open(&path, libc::O_RDWR).is_ok())
         };
-        let own = (opens("a"), opens("b"));
+        let own = (opens(0), opens(1));
         server.kill();
         own
     };
@@ -518,11 +533,9 @@ fn a_share_whose_process_is_killed_leaves_others_alone() {
     let url = format!("virtiofs:{}", shares.socket("b").display());
     let client = barge_client::Client::open(&url).expect("connected");
     let first = shares.served.serving_ids();
-    let rooted_at = |process: u32, name: &str| {
-        let mounts = fs::read_to_string(format!("/proc/{process}/mountinfo"));
-        mounts.expect("it runs").contains(&format!("/{name} rw"))
-    };
-    let a = first.iter().find(|process| rooted_at(**process, "a"));
+    let a = first
+        .iter()
+        .find(|process| place_of(**process, "a").is_some());
     let a = Pid::from_raw(*a.expect("a process for a") as i32);
     nix::sys::signal::kill(a, Signal::SIGKILL).expect("it runs");
     assert_eq!(client.read("file").expect("read"), b"served\n");
