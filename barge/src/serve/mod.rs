@@ -138,6 +138,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         Host::Brokered(_) => None,
     };
     let mut exports = exports::open(&plan.sources, plan.export_requirements(by_default), &host)?;
+    plan.sources.close_objects();
     let descriptors = sys::limits::descriptors();
     if descriptors / 2 < plan.tuning.connections as u64 {
         tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");

@@ -81,6 +81,14 @@ impl Sources {
         self.shares.iter().flat_map(|share| &share.objects)
     }
 
+    /// Closes the descriptors of objects, once the sources are open: what is not served any more is
+    /// not in use.
+    pub(super) fn close_objects(&mut self) {
+        for share in &mut self.shares {
+            share.objects.clear();
+        }
+    }
+
     pub(super) fn objects_mut(&mut self) -> impl Iterator<Item = &mut ReachedObject> {
         let shares = self.shares.iter_mut();
         shares.flat_map(|share| &mut share.objects)

@@ -297,3 +297,65 @@ fn a_path_that_another_user_can_change_gets_a_warning() {
     );
     assert!(fixture.served.stop().success());
 }
+
+/// Runs `program` in the mount namespace of `process`.
+fn in_namespace_of(process: u32, program: &[&str]) -> Output {
+    let mut command = Command::new("nsenter");
+    command.args([&format!("--target={process}"), "--mount", "--"]);
+    command.args(program).output().expect("runs")
+}
+
+#[test]
+fn a_served_file_system_is_busy_until_its_share_is_removed() {
+    for options in ["", "--sandbox=landlock"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let disk = dir.path().join("disk");
+        fs::create_dir(&disk).expect("made");
+        let (disk, control) = (disk.display().to_string(), dir.path().join("control"));
+        let control = format!("--control=unix:{}", control.display());
+        // Mounts stay in a namespace of the server.
+        let line = format!(
+            "mount --make-rshared / && mount -t tmpfs disk '{disk}' && mkdir '{disk}/d' && echo shared > '{disk}/d/f' && exec \
+             '{BARGE}' serve --9p tcp:127.0.0.1:0 '{control}' {options} 'a={disk}/d' b=mem:"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &line]);
+        let served = ServerProcess::run(command);
+        let unmount = || in_namespace_of(served.id(), &["umount", &disk]);
+        for _ in 0..2 {
+            let refused = stderr_of(&unmount());
+            assert!(refused.contains("busy"), "{options}: {refused}");
+            served.crash();
+            let client = Client::open(&format!("9p://127.0.0.1:{}/", served.port()));
+            let read = client.expect("connected").read("a/f").expect("read");
+            assert_eq!(read, b"shared\n", "{options}");
+        }
+        // What is mounted later is served as well, in the process that runs and in the next one.
+        let inner = format!("{disk}/d/inner");
+        let made = in_namespace_of(served.id(), &["mkdir", &inner]);
+        assert!(made.status.success(), "{}", stderr_of(&made));
+        let mount = ["mount", "-t", "tmpfs", "inner", &inner];
+        stdout_of(&in_namespace_of(served.id(), &mount));
+        let file = format!("{inner}/f");
+        stdout_of(&in_namespace_of(
+            served.id(),
+            &["cp", "/etc/hostname", &file],
+        ));
+        for _ in 0..2 {
+            let client = Client::open(&format!("9p://127.0.0.1:{}/", served.port()));
+            let read = client.expect("connected").read("a/inner/f").expect("read");
+            assert_eq!(read, fs::read("/etc/hostname").expect("read"), "{options}");
+            served.crash();
+        }
+        wait_until("it is served", || {
+            Client::open(&format!("9p://127.0.0.1:{}/", served.port())).is_ok()
+        });
+        stdout_of(&in_namespace_of(served.id(), &["umount", &inner]));
+        let mut remove = Command::new(BARGE);
+        remove.args(["ctl", &control, "remove", "a"]);
+        stdout_of(&remove.output().expect("runs"));
+        let free = format!("it can be unmounted: {options}");
+        wait_until(&free, || unmount().status.success());
+        assert!(served.stop().success());
+    }
+}

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::net::{RecvFlags, recv};
 use transports::fd_passing::send_with_file;
@@ -13,6 +14,7 @@ use super::process::Process;
 use super::supervisor::Broker;
 use crate::child::message;
 use crate::cli::Cli;
+use crate::config::Config;
 use crate::serve::plan::Plan;
 
 /// Returns the broker of `barge serve ARGS`, whose processes were not started.
@@ -117,5 +119,38 @@ fn a_process_gets_the_configuration_of_its_own_share_alone() {
             let has: Vec<_> = texts.iter().map(|text| text.contains(&value)).collect();
             assert_eq!(has, own, "{value}");
         }
+    }
+}
+
+#[test]
+fn a_process_gets_the_objects_of_its_own_share_alone_and_its_own_root_has_each_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = |name: &str| format!("--virtiofs={name}={}/{name}.sock", dir.path().display());
+    let source = |name: &str| {
+        std::fs::create_dir(dir.path().join(name)).expect("made");
+        format!("{name}={}/{name}", dir.path().display())
+    };
+    let broker = broker(&[&source("a"), &source("b"), &device("a"), &device("b")]);
+    let objects: Vec<_> = broker.objects.list();
+    assert_eq!(objects.len(), 2);
+    let own: Vec<u32> = {
+        let passed = broker.configuration(&broker.processes[0]);
+        let file = std::fs::File::from(passed.expect("a configuration"));
+        let config: Config = serde_json::from_reader(file).expect("a configuration");
+        config.objects().collect()
+    };
+    assert_eq!(own.len(), 1);
+    let asked = |number: u32| ask(&broker, &format!(r#"{{"Object":{{"number":{number}}}}}"#));
+    let others = (0..10).filter(|number| *number != own[0]);
+    for number in others.chain([u32::MAX]) {
+        assert!(!asked(number).contains("Descriptor"), "{number}");
+    }
+    for _ in 0..2 {
+        assert!(asked(own[0]).contains("Descriptor"));
+    }
+    if sandbox::root::can_copy() {
+        broker.processes[0].rooted.store(true, Ordering::SeqCst);
+        assert!(asked(own[0]).contains("Descriptor"));
+        assert!(!asked(own[0]).contains("Descriptor"));
     }
 }
