@@ -218,8 +218,8 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the failure to open the source. Its message may have the names beside a path, which a
-    /// confined process does not see.
+    /// Returns the failure to open the source. Its message may have the names beside a path, which
+    /// a confined process does not see.
     pub(crate) fn failed(&self, error: &io::Error) -> Failure {
         let why = self.tree().map(|tree| open_error(tree, error));
         let why = why.unwrap_or_else(|| error.to_string());

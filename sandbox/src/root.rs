@@ -85,8 +85,8 @@ pub(crate) fn enter(paths: &[VisiblePath], objects: &[Object]) -> Result<(), Err
 
 /// Copies the mount of `object`, with all mounts below it: an object for the root of another
 /// process, from which `..` does not lead out. Mounts of the host below the object appear in the
-/// copy as well, once that is in a root. Needs `CAP_SYS_ADMIN`, and an object of the mount namespace
-/// of this process that is not unmounted.
+/// copy as well, once that is in a root. Needs `CAP_SYS_ADMIN`, and an object in the mount namespace
+/// of this process.
 pub fn copy_object(object: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = COPY | OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::AT_RECURSIVE;
     Ok(mount::open_tree(object, "", flags)?)

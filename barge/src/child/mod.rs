@@ -103,8 +103,8 @@ impl ChildNamespaces {
         Ok(ChildNamespaces { kind, required })
     }
 
-    /// Returns those for children whose parent [copies](sandbox::root::copy_object) what is in their
-    /// roots.
+    /// Returns those for children whose parent [copies](sandbox::root::copy_object) the objects in
+    /// their roots.
     pub(crate) fn with_copies(sandbox: Option<Sandbox>) -> Result<ChildNamespaces, Failure> {
         let all = ChildNamespaces::new(sandbox)?;
         if all.kind.is_none() || sandbox::root::can_copy() {

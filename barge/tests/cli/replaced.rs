@@ -31,10 +31,10 @@ struct Fixture {
     served: ServerProcess,
 }
 
-/// What a share of the fixture contains in the file `f`.
+/// The contents of the file `f` of a share of the fixture.
 const SHARED: &str = "shared";
 
-/// What no client may see.
+/// The contents of a file that no client may see.
 const SECRET: &str = "secret";
 
 impl Fixture {
@@ -245,7 +245,7 @@ fn a_path_is_followed_anew_by_a_reload_that_changes_the_share_and_by_reopen() {
             told.contains("expected the name of a share, got 'c'"),
             "{told}"
         );
-        // What it led to before is there again, and a crash does not change it back.
+        // The first directory is there again, and a crash does not change the share back.
         fs::remove_file(fixture.path("share")).expect("removed");
         fs::rename(fixture.path("moved"), fixture.path("share")).expect("moved");
         if options != NONE {
@@ -330,7 +330,7 @@ fn a_served_file_system_is_busy_until_its_share_is_removed() {
             let read = client.expect("connected").read("a/f").expect("read");
             assert_eq!(read, b"shared\n", "{options}");
         }
-        // What is mounted later is served as well, in the process that runs and in the next one.
+        // Later mounts are served as well, in the process that runs and in the next one.
         let inner = format!("{disk}/d/inner");
         let made = in_namespace_of(served.id(), &["mkdir", &inner]);
         assert!(made.status.success(), "{}", stderr_of(&made));

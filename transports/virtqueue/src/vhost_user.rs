@@ -336,7 +336,7 @@ struct QueueSetup {
     running: Option<(Arc<RunningQueue>, Progress)>,
 }
 
-/// What a queue that runs does.
+/// The progress of a queue that runs.
 enum Progress {
     /// It starts when the keeper has the device: see [`Control::start_prepared`].
     Prepared,

@@ -137,8 +137,8 @@ impl BrokerClient {
         Ok(())
     }
 
-    /// Returns the objects of `plan`, which were [found](Self::find_objects), for the confinement of
-    /// this process.
+    /// Returns the objects of `plan`, which were [found](Self::find_objects), to confine this
+    /// process.
     pub(super) fn objects(&self, plan: &Plan) -> io::Result<Vec<Object>> {
         let object = |it: &ReachedObject| {
             let descriptor = match &it.place {

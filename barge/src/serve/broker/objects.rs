@@ -2,9 +2,9 @@
 //!
 //! The first process follows the paths of a share once, when the share is configured, and keeps a
 //! descriptor of what they lead to. All processes that serve the share, after a crash or an upgrade
-//! as well, get that object and do not know its path: whoever changes where the path leads, changes
-//! nothing that is served. A restart of the server follows the path anew, and so do a reload, for a
-//! share that it changes, and `barge ctl reopen`.
+//! as well, get that object and do not know its path: a user who changes where the path leads does
+//! not change what is served. A restart of the server follows the path anew, and so do a reload,
+//! for a share that it changes, and `barge ctl reopen`.
 //!
 //! The descriptor makes umount(8) of a served file system fail as for any program that uses it.
 
@@ -172,8 +172,8 @@ impl Objects {
 /// Maximum number of symbolic links, as Linux's.
 const MAX_LINKS: usize = 40;
 
-/// Returns a directory on the way of `path` in which another user than this one and root can replace
-/// the next part of the way: it belongs to another user, or others may write to it.
+/// Returns a directory on the way of `path` in which users other than this one and root can replace
+/// the next part of the way: it belongs to one of them, or they may write to it.
 fn changeable_part(path: &Path) -> Option<PathBuf> {
     let own = geteuid().as_raw();
     let is_trusted = |uid: u32| uid == 0 || uid == own;
@@ -237,7 +237,7 @@ mod tests {
         for path in ["open/a", "link", "own/../open/a"] {
             assert_eq!(part(path), Some(base.join("open")), "{path}");
         }
-        // What is served may be anybody's.
+        // The object itself may be anybody's.
         assert_eq!(part("open"), None);
         mode(0o1777);
         assert_eq!(part("open/a"), None);
