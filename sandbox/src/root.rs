@@ -85,8 +85,8 @@ pub(crate) fn enter(paths: &[VisiblePath], objects: &[Object]) -> Result<(), Err
 
 /// Copies the mount of `object`, with all mounts below it: an object for the root of another
 /// process, from which `..` does not lead out. Mounts of the host below the object appear in the
-/// copy as well, once that is in a root. Needs `CAP_SYS_ADMIN`, and an object in the mount namespace
-/// of this process.
+/// copy as well, once that is in a root. Needs `CAP_SYS_ADMIN`, and an object in this process's
+/// mount namespace.
 pub fn copy_object(object: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = COPY | OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::AT_RECURSIVE;
     Ok(mount::open_tree(object, "", flags)?)
@@ -127,7 +127,7 @@ pub fn add(process: Pid, object: &Object) -> Result<(), Error> {
 pub fn remove(process: Pid, number: u32) -> Result<(), Error> {
     in_namespace_of(process, || {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        match mount::unmount(&object_path(number), flags) {
+        match mount::unmount(object_path(number), flags) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }

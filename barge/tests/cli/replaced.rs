@@ -144,7 +144,7 @@ impl Fixture {
     fn read(&self, name: &str) -> String {
         let port = self.served.port();
         let client = Client::open(&format!("9p://127.0.0.1:{port}/")).expect("connected");
-        let read = client.read(&format!("{name}/f"));
+        let read = client.read(format!("{name}/f"));
         String::from_utf8(read.expect("read")).expect("text")
     }
 }

@@ -35,8 +35,8 @@ pub(super) trait Backend: Send + Sync {
     /// Passes a request on to the process that serves.
     fn request(&self, request: LiveRequest) -> Result<Value, LiveError>;
 
-    /// Finds the objects of `addition`, whose plan is `plan`, and permits them and its sockets to the
-    /// process that serves. On failure, or if that takes a restart, permits nothing.
+    /// Finds the objects of `addition`, whose plan is `plan`, and permits the process that serves
+    /// to use them and its sockets. On failure, or if that takes a restart, permits nothing.
     fn prepare(&self, addition: &mut Config, plan: &Plan) -> Result<(), LiveError>;
 
     /// Takes back the permission for what the configuration no longer has, and for the addresses
