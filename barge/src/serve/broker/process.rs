@@ -25,6 +25,8 @@ pub(super) struct Process {
     pub(super) childs_ends: (OwnedFd, OwnedFd),
     /// Whether it connects to other hosts.
     pub(super) network: AtomicBool,
+    /// The same of the next process of this part.
+    pub(super) next_network: AtomicBool,
     /// The process, if it runs.
     pub(super) child: Mutex<Option<Pid>>,
     /// Whether it serves clients, and handles signals.

@@ -228,6 +228,7 @@ impl Broker {
                 control,
                 childs_ends: (childs_channel, childs_control),
                 network: AtomicBool::new(false),
+                next_network: AtomicBool::new(uses_network(&plan)),
                 child: Mutex::default(),
                 serving: AtomicBool::new(false),
                 serving_since: Mutex::default(),
@@ -464,6 +465,17 @@ impl Broker {
         let mut plan = Plan::of_settings(config)?;
         process.part.limit(&mut plan, self.processes.len());
         Ok(plan)
+    }
+
+    /// Notes which of the next processes connect to other hosts.
+    fn note_networks(&self, config: &Config) {
+        for process in &self.processes {
+            // It has been valid.
+            if let Ok(plan) = self.plan_of(process, config) {
+                let network = uses_network(&plan);
+                process.next_network.store(network, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Makes the objects that `config` does not have unreachable.
@@ -772,8 +784,7 @@ impl Broker {
     /// Starts a process for the part of `process`.
     fn start(&self, process: &Process, restarted: bool) -> io::Result<Child> {
         process.reached.lock().clear();
-        let plan = self.plan_of(process, &self.running.lock().clone());
-        let network = uses_network(&plan.map_err(|failure| io::Error::other(failure.message))?);
+        let network = process.next_network.load(Ordering::SeqCst);
         process.network.store(network, Ordering::SeqCst);
         // Inherited, unlike the originals.
         let (channel, control) = &process.childs_ends;
@@ -910,6 +921,7 @@ impl Backend for Broker {
             let has_ended = self.starts() != starts || self.serving().next().is_none();
             if let (Ok(_), Some(config)) = (&reloaded, &config) {
                 *self.running.lock() = (*config).clone();
+                self.note_networks(config);
             }
             // A process that started meanwhile may have got the previous configuration.
             if !has_ended || attempts == 0 {
