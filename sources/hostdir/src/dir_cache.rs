@@ -146,8 +146,8 @@ impl Recording {
     }
 
     /// Completes the listing, and caches it in `dir_cache` with a charge for its size from
-    /// `charge`, if the directory `fd` on `device` has not changed since the start and there is
-    /// room.
+    /// `charge`, if the directory `fd` on `device` has not changed since the start, was not removed
+    /// (it has entries), and there is room.
     pub(crate) fn finish(
         mut self,
         dir_cache: &DirCache,
@@ -157,6 +157,7 @@ impl Recording {
     ) {
         let now = attr::read(device, fd, AttrMask::BASIC | AttrMask::TIMES);
         if now.is_ok_and(|now| now.change == self.listing.change)
+            && !self.listing.entries.is_empty()
             && let Some(charge) = charge(self.listing.entries.len())
         {
             let mut entries = std::mem::take(&mut self.listing.entries);

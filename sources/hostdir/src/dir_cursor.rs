@@ -195,7 +195,6 @@ impl DirCursor {
         if state.ring_position.is_none() || !account.is_none_or(is_its) {
             return false;
         }
-        state.recording = None;
         let at = state.cookie;
         state.restart_at(at);
         state.drop_entries(cursors);
@@ -330,12 +329,13 @@ impl State {
         if cookie != 0 && self.seek_within(cookie) {
             return;
         }
-        self.recording = None;
         self.restart_at(cookie);
     }
 
-    /// Drops the entries and continues after `cookie`.
+    /// Drops the entries and continues after `cookie`. A recording ends: it would miss entries, or
+    /// have some twice.
     fn restart_at(&mut self, cookie: u64) {
+        self.recording = None;
         if let Entries::Chunk { filled, .. } = &mut self.entries {
             *filled = 0;
         } else {
@@ -373,27 +373,21 @@ impl State {
             match dir.dir_cache.look_up(dir.device, fd) {
                 Lookup::Cached(listing) => {
                     self.entries = Entries::Listing(listing);
-                    // Every directory has at least `.` and `..`, unless it was removed.
-                    self.at_end = self.entries.bytes().is_empty();
-                    return Ok(!self.at_end);
+                    return Ok(true);
                 }
                 Lookup::Record(recording) => self.recording = Some(recording),
                 Lookup::Uncached => {}
             }
         }
         if self.needs_seek {
-            rustix::fs::seek(fd, SeekFrom::Start(self.cookie)).map_err(errno)?;
+            seek(fd, self.cookie)?;
             self.needs_seek = false;
         }
         let Entries::Chunk { buffer, filled } = &mut self.entries else {
             return Ok(false);
         };
         buffer.resize(BUFFER, 0);
-        *filled = match sys::dir::read(fd, buffer) {
-            // A removed directory.
-            Err(Raw::NOENT) => 0,
-            filled => filled.map_err(errno)?,
-        };
+        *filled = read_from(fd, self.cookie, buffer)?;
         (self.base, self.at) = (self.cookie, 0);
         let recording = self.recording.take();
         if *filled == 0 {
@@ -408,4 +402,30 @@ impl State {
         self.recording = recording.and_then(|recording| recording.add(&buffer[..*filled]));
         Ok(true)
     }
+}
+
+fn seek(fd: BorrowedFd<'_>, cookie: u64) -> Result<()> {
+    rustix::fs::seek(fd, SeekFrom::Start(cookie))
+        .map(drop)
+        .map_err(errno)
+}
+
+/// Reads entries into `buffer` at the position `cookie` of `fd`. Returns the number of bytes, 0 at
+/// the end and for a removed directory.
+fn read_from(fd: BorrowedFd<'_>, cookie: u64, buffer: &mut [u8]) -> Result<usize> {
+    let mut read = || match sys::dir::read(fd, buffer) {
+        // A removed directory.
+        Err(Raw::NOENT) => Ok(0),
+        filled => filled.map_err(errno),
+    };
+    let filled = read()?;
+    if filled > 0 || cookie > 0 {
+        return Ok(filled);
+    }
+    // Every directory has at least `.` and `..`, unless it was removed. But a descriptor on ext4
+    // whose first read was at the end has no entries at the start, once (`ext4_dx_readdir` keeps
+    // the hash of the end, as it does not record where that read was). A client's last READDIR is
+    // such a read if the descriptor was opened for it.
+    seek(fd, cookie)?;
+    read()
 }

@@ -1,5 +1,5 @@
-//! Handles of objects that were moved, on disks of the test's own: unmounting one empties the
-//! kernel's dentry cache of it.
+//! File systems on disks of the test's own: listings, and handles of objects that were moved, as
+//! unmounting a disk empties the kernel's dentry cache of it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use vfs::{Cx, Errno, FileSystem, Handle, HandleKey, NodeId, Result};
 use vfs_testkit::wait_until;
 
-use crate::fixture::{chmod, create, is_root, root, user, walk, write};
+use crate::fixture::{Fixture, chmod, create, fixed, is_root, root, user, walk, write};
+use crate::names::check_first_read_at_end;
 
 /// A file system in a file, mounted.
 struct Disk {
@@ -219,6 +220,16 @@ fn a_handle_of_one_export_is_no_other_exports_although_the_secret_is_the_same() 
         for other in [&two, &whole] {
             assert_eq!(resolve(other, &handle), Err(Errno::ESTALE));
         }
+    }
+}
+
+#[test]
+fn a_directory_that_was_first_read_at_its_end_has_entries_on_each_file_system() {
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let Some(disk) = Disk::new(kind) else {
+            continue;
+        };
+        check_first_read_at_end(&Fixture::at(disk.path("mount"), fixed()));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use hostdir::Options;
-use vfs::{AttrMask, Errno, Mode, NewNode, OpenFlags, ReaddirMode, RenameFlags};
+use vfs::{AttrMask, Errno, File, Mode, NewNode, OpenFlags, ReaddirMode, RenameFlags};
 
 use crate::fixture::{Fixture, List, create, failed, fixed, list, name, root};
 
@@ -141,6 +141,31 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
         assert_eq!(names(&*moves), now);
     }
     assert_eq!(names(&*rests), all);
+}
+
+/// Checks that a directory whose first read was at the end is listed from the start. A client's
+/// last READDIR is such a read if the server had closed the directory meanwhile.
+pub(crate) fn check_first_read_at_end(fixture: &Fixture) {
+    let wanted = ["a", "b", "c"];
+    fixture.outside(|dir| wanted.map(|name| std::fs::write(dir.join(name), "").expect("writes")));
+    let open = || fixture.root.open(&root(), OpenFlags::READ).expect("opens");
+    let list = |dir: &dyn File, cookie| {
+        let mut some = List(Vec::new(), usize::MAX);
+        dir.readdir(&root(), cookie, ReaddirMode::Names, &mut some)
+            .expect("reads");
+        some.0
+    };
+    let end = list(&*open(), 0).last().expect("an entry").2;
+    let dir = open();
+    assert!(list(&*dir, end).is_empty());
+    let mut names: Vec<_> = list(&*dir, 0).into_iter().map(|entry| entry.0).collect();
+    names.sort();
+    assert_eq!(names, wanted);
+}
+
+#[test]
+fn a_directory_that_was_first_read_at_its_end_has_entries() {
+    check_first_read_at_end(&Fixture::fixed());
 }
 
 #[test]
