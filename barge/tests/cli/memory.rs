@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use vfs_testkit::SetOnDrop;
+
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, ServerProcess, has};
 
@@ -185,12 +187,12 @@ fn the_memory_of_mounts_and_of_their_server_is_bounded_under_a_mixed_load() {
     let counts: [AtomicU64; 4] = Default::default();
     std::thread::scope(|scope| {
         // Ends the others if the samples of this thread fail.
-        let _end = EndOnDrop(&ended);
+        let _end = SetOnDrop(&ended);
         let work = [(ROUND, &at_9p), (ROUND, &at_local), (ELSEWHERE, &elsewhere)];
         for ((script, dir), count) in work.into_iter().zip(&counts) {
             let ended = &ended;
             scope.spawn(move || {
-                let _end = EndOnDrop(ended);
+                let _end = SetOnDrop(ended);
                 rounds(script, dir, ended, count);
             });
         }
@@ -208,15 +210,6 @@ fn the_memory_of_mounts_and_of_their_server_is_bounded_under_a_mixed_load() {
     processes
         .iter()
         .for_each(|process| process.check_growth(end));
-}
-
-/// Ends the load when it is dropped, so that a failure of one part ends all.
-struct EndOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Makes `count` files in directories of a thousand.
