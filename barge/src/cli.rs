@@ -90,9 +90,7 @@ impl Cli {
         }
         cli
     }
-}
 
-impl Cli {
     /// Returns the configuration of `barge serve` with `arguments`, or an error.
     pub(crate) fn serve_config(arguments: &[&str]) -> Result<Config, String> {
         let given = ["barge", "serve"].iter().chain(arguments);

@@ -117,28 +117,24 @@ impl Config {
         let stays = |setting: &&Setting| {
             !is_live(&setting.key) && !FIXED_ENDPOINTS.contains(&setting.key.as_str())
         };
-        let settings = self.settings.iter().filter(stays);
-        Config {
-            path: PathBuf::from(REQUEST),
-            is_file: false,
-            can_change: true,
-            settings: settings.chain(&addition.settings).cloned().collect(),
-            shares: addition.shares.clone(),
-            files: addition.files.clone(),
-        }
+        addition.after(self.settings.iter().filter(stays))
     }
 
     /// Returns the configuration of all settings of this one and of `addition`, and of the shares
     /// of `addition` alone.
     pub(crate) fn with_shares_of(&self, addition: &Config) -> Config {
-        let settings = self.settings.iter().chain(&addition.settings);
+        addition.after(self.settings.iter())
+    }
+
+    /// Returns the configuration of this addition with `settings` before its own.
+    fn after<'a>(&'a self, settings: impl Iterator<Item = &'a Setting>) -> Config {
         Config {
             path: PathBuf::from(REQUEST),
             is_file: false,
             can_change: true,
-            settings: settings.cloned().collect(),
-            shares: addition.shares.clone(),
-            files: addition.files.clone(),
+            settings: settings.chain(&self.settings).cloned().collect(),
+            shares: self.shares.clone(),
+            files: self.files.clone(),
         }
     }
 
