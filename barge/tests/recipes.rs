@@ -163,10 +163,7 @@ fn run(page: &str, programs: &[&str]) {
     fs::create_dir(&bin).expect("made");
     std::os::unix::fs::symlink(program(), bin.join("barge")).expect("linked");
     for (name, text) in STANDING_IN {
-        let path = bin.join(name);
-        fs::write(&path, text).expect("written");
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&path, executable).expect("set");
+        vfs_testkit::write_program(bin.join(name), text);
     }
     fs::write(
         home.path().join("script"),

@@ -85,7 +85,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("csi", &["vfs", "sources", "command", "grpc", "sys"]),
     ("python", &["client"]),
     ("capi", &["client"]),
-    ("guest", &["sys"]),
+    ("guest", &["sys", "vfs-testkit"]),
 ];
 
 /// Libraries that crates without I/O must not use.

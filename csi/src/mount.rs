@@ -474,9 +474,7 @@ mod tests {
         let state = tempfile::tempdir().expect("a directory");
         let script = state.path().join("barge");
         let text = "#!/bin/sh\necho first >&2\nprintf 'failed: key hush\\n\\n' >&2\nexit 3\n";
-        fs::write(&script, text).expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&script, mode).expect("changed");
+        vfs_testkit::write_program(&script, text);
         let (mounter, _state) = mounter(&script.display().to_string(), Duration::from_secs(20));
         let failed = mounter.mount("v", &plan(&["hush"]), Path::new("/t"));
         let failed = failed.expect_err("it fails");

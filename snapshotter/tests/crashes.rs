@@ -2,7 +2,7 @@
 //! next start repairs what is left. Skipped without root, /dev/fuse or strace(1).
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,9 +68,7 @@ fn a_kill_at_any_system_call_is_repaired() {
         "#!/bin/sh\nshift\nexec {} mount --fuse \"$@\"\n",
         barge.display()
     );
-    fs::write(dir.path().join("barge"), script).unwrap();
-    let mode = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(dir.path().join("barge"), mode).unwrap();
+    vfs_testkit::write_program(dir.path().join("barge"), script);
 
     let operations = programs.join("examples/operations");
     let mut kills = 0;

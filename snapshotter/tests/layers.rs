@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,21 +18,7 @@ use snapshotter::error::ErrorKind;
 use snapshotter::source::LayerSource;
 use snapshotter::{MountConfig, Snapshotter, SnapshotterConfig};
 use tempfile::TempDir;
-
-/// Writes a program in another process. One that this process has open for writing could not be
-/// executed for as long as a child that another test starts has inherited the file (`ETXTBSY`).
-fn write_program(path: &Path, script: &str) {
-    let mut shell = Command::new("sh")
-        .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = shell.stdin.take().unwrap();
-    stdin.write_all(script.as_bytes()).unwrap();
-    drop(stdin);
-    assert!(shell.wait().unwrap().success());
-}
+use vfs_testkit::write_program;
 
 /// Unmounts a directory of which files were read, which such a child may have open for a moment.
 fn unmount_read(dir: &Path) {

@@ -9,6 +9,7 @@
 //!   [`session`] drives in place of an engine.
 //! - [`Lasting`]: a tree that several servers in turn serve, as if it outlived the process.
 //! - [`wait_until`] and [`SetOnDrop`], with which a test that fails ends.
+//! - [`write_program`] and [`copy_program`], for programs that a test executes.
 //! - [`ControlGroup`] and [`count_under_locks`], for tests of whole programs and of mounts.
 //!
 //! Every operation of the suite is tried at each [`vfs::Patience`] until it does not return
@@ -26,6 +27,7 @@ mod control_group;
 mod lasting;
 mod lock_counter;
 pub mod payload;
+mod program;
 pub mod script;
 pub mod session;
 mod suite;
@@ -38,6 +40,7 @@ pub use control_group::ControlGroup;
 pub use lasting::Lasting;
 pub use lock_counter::count_under_locks;
 pub use payload::{Message, ReplyBuffer, TestPayload};
+pub use program::{copy_program, write_program};
 pub use script::{Answer, Latch, RecordedCall, Script};
 pub use test_node::ListedEntry;
 pub use waiting::{SetOnDrop, wait_until};

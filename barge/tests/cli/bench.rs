@@ -1,9 +1,10 @@
 //! `barge bench` starts `barge-bench`; help, man pages and completions need no such program.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+
+use vfs_testkit::{copy_program, write_program};
 
 use crate::served::{BARGE, stderr_of, stdout_of};
 
@@ -11,7 +12,7 @@ use crate::served::{BARGE, stderr_of, stdout_of};
 fn alone(dir: &Path, args: &[&str]) -> Command {
     let barge = dir.join("barge");
     if !barge.exists() && fs::hard_link(BARGE, &barge).is_err() {
-        fs::copy(BARGE, &barge).expect("copied");
+        copy_program(BARGE, &barge);
     }
     let mut command = Command::new(barge);
     command
@@ -25,8 +26,7 @@ fn alone(dir: &Path, args: &[&str]) -> Command {
 fn the_program_gets_all_arguments_and_the_barge_that_was_started() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("barge-bench");
-    fs::write(&program, "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 7\n").expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("set");
+    write_program(&program, "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexit 7\n");
     let output = alone(dir.path(), &["-v", "bench", "9p", "--only", "unix, read"]).output();
     let output = output.expect("runs");
     assert_eq!(output.status.code(), Some(7));

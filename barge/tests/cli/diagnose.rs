@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 
 use rustix::process::geteuid;
 use tempfile::TempDir;
+use vfs_testkit::copy_program;
 
 use crate::mount::may_mount;
 use crate::served::{BARGE, has, stderr_of};
@@ -205,7 +206,7 @@ fn as_nobody(dir: &TempDir, path: &str, args: &[&str]) -> Option<Output> {
     }
     let program = dir.path().join("barge");
     if !program.exists() {
-        fs::copy(BARGE, &program).expect("copied");
+        copy_program(BARGE, &program);
     }
     let mut command = Command::new("/usr/bin/setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use vfs_testkit::copy_program;
+
 use crate::served::{BARGE, stdout_of};
 
 #[test]
@@ -49,7 +51,7 @@ fn without_privileges_it_works_and_says_what_they_would_bring() {
         .tempdir();
     let dir = dir.expect("a directory");
     let program = dir.path().join("barge");
-    std::fs::copy(BARGE, &program).expect("copied");
+    copy_program(BARGE, &program);
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     let output = command

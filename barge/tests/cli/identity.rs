@@ -13,6 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use barge_client::{Client, OpenOptions};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
+use vfs_testkit::copy_program;
 
 use crate::mount::{Mounted, may_mount, unmount};
 use crate::nfs::port as nfs_port;
@@ -38,7 +39,7 @@ impl Fixture {
             fs::set_permissions(path, Permissions::from_mode(mode)).expect("changed");
         };
         mode(bed.dir.path(), 0o755);
-        fs::copy(BARGE, bed.path("barge")).expect("copied");
+        copy_program(BARGE, bed.path("barge"));
         for (name, bits) in [("share", 0o755), ("share/open", 0o777)] {
             fs::create_dir(bed.path(name)).expect("made");
             mode(&bed.path(name), bits);

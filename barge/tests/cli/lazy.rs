@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
 use tempfile::TempDir;
-use vfs_testkit::{SetOnDrop, wait_until};
+use vfs_testkit::{SetOnDrop, copy_program, wait_until, write_program};
 
 use crate::mount::{Mounted, unmount};
 use crate::objects::server::{Answer, Server};
@@ -584,7 +584,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
     let server = Server::new(place.image.clone());
     let large = fs::read(place.path("tree/large")).expect("read");
     let program = place.path("barge");
-    fs::copy(BARGE, &program).expect("copied");
+    copy_program(BARGE, &program);
     let on = tempfile::tempdir().expect("a directory");
     let cache = format!("cache_dir={},seccomp=kill", place.path("cache").display());
     let mut mount = Command::new(&program);
@@ -607,7 +607,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
         for _ in 0..6 {
             // Another file at the same path, as a package manager installs one.
             let next = place.path("next");
-            fs::copy(BARGE, &next).expect("copied");
+            copy_program(BARGE, &next);
             fs::rename(&next, &program).expect("renamed");
             let id = Pid::from_raw(holder).expect("a process");
             kill_process(id, Signal::HUP).expect("it runs");
@@ -631,9 +631,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
     assert!(reads.load(Ordering::Relaxed) > 0);
     // A program that cannot take over: the last filler answers alone.
     let broken = place.path("broken");
-    fs::write(&broken, "#!/bin/sh\nexit 1\n").expect("written");
-    let executable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-    fs::set_permissions(&broken, executable).expect("set");
+    write_program(&broken, "#!/bin/sh\nexit 1\n");
     fs::rename(&broken, &program).expect("renamed");
     let id = Pid::from_raw(holder).expect("a process");
     kill_process(id, Signal::HUP).expect("it runs");

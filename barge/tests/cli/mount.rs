@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, open};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use vfs_testkit::wait_until;
+use vfs_testkit::{copy_program, wait_until};
 
 use crate::served::{BARGE, ServerProcess, has, serving_id, stderr_of, stdout_of};
 
@@ -443,7 +443,7 @@ fn who_is_not_root_mounts_by_fusermount3() {
     "#;
     let dir = tempfile::tempdir().expect("a directory");
     std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).expect("given");
-    fs::copy(BARGE, dir.path().join("barge")).expect("copied");
+    copy_program(BARGE, dir.path().join("barge"));
     let at = dir.path().to_str().expect("text");
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", &format!("{OWN_DEVICE}{SCRIPT}"), "sh", at])

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
-use vfs_testkit::wait_until;
+use vfs_testkit::{copy_program, wait_until};
 
 use crate::mount::{Mounted, OWN_DEVICE, may_mount, unmount};
 use crate::served::{BARGE, has, stderr_of, stdout_of};
@@ -338,7 +338,7 @@ fn ordinary_users_mount_without_notification() {
     "#;
     let dir = tempfile::tempdir().expect("a directory");
     std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).expect("given");
-    fs::copy(BARGE, dir.path().join("barge")).expect("copied");
+    copy_program(BARGE, dir.path().join("barge"));
     let mut script = Command::new("unshare");
     script
         .args(["-m", "sh", "-c", &format!("{OWN_DEVICE}{SCRIPT}"), "sh"])

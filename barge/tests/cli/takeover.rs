@@ -14,11 +14,11 @@ use rustix::fs::{FlockOperation, XattrFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
-use vfs_testkit::wait_until;
+use vfs_testkit::{copy_program, wait_until};
 
 use crate::mount::{Mounted, unmount};
 use crate::objects::server::Server;
-use crate::served::has;
+use crate::served::{BARGE, has};
 
 /// Number of kills, `KILLS` in the environment.
 pub(crate) fn kills() -> u32 {
@@ -733,12 +733,7 @@ impl Installed {
     /// Mounts with `args` in the directory of `place`.
     fn run(place: Place, args: &[&str]) -> Installed {
         let program = place.dir.path().join("barge");
-        // By another process: a fork of this one would keep the file open, and so busy.
-        let mut copy = Command::new("cp");
-        let copied = copy
-            .args([Path::new(crate::served::BARGE), &program])
-            .status();
-        assert!(copied.expect("runs").success());
+        copy_program(BARGE, &program);
         let mut command = Command::new(&program);
         command.args(["mount", "--json"]).args(args);
         command
@@ -792,13 +787,13 @@ fn the_installed_program_continues_a_mount() {
     let installed = Installed::new();
     let replace = |program: &str| {
         let new = installed.place.dir.path().join("new");
-        fs::copy(program, &new).expect("copied");
+        copy_program(program, &new);
         fs::rename(new, &installed.program).expect("installed");
     };
     under_load(&installed.place, || {
         for number in 0..upgrades() {
             if number < 3 {
-                replace(crate::served::BARGE);
+                replace(BARGE);
             }
             assert_eq!(installed.upgrade(), installed.program);
         }
@@ -865,7 +860,7 @@ fn a_relative_disk_cache_and_socket_outlive_the_process_of_a_mount() {
     );
     assert!(!Path::new("/").join(name).exists(), "in another directory");
     let page = format!("unix:{}", dir.join("page").display());
-    let mut top = Command::new(crate::served::BARGE);
+    let mut top = Command::new(BARGE);
     let shown = top.args(["top", &page, "--json", "--once"]).output();
     assert!(shown.expect("runs").status.success());
 }

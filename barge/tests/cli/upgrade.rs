@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sys::inherit::keep_on_exec;
 use tempfile::TempDir;
 use transports::fd_passing::recv_with_file;
-use vfs_testkit::wait_until;
+use vfs_testkit::{wait_until, write_program};
 
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
@@ -144,18 +143,7 @@ impl Fixture {
     /// Replaces the program, as package managers do.
     fn install(&self, program: &[u8]) {
         let new = self.at("barge.new");
-        // No child of another thread may have it open for writing when it is executed.
-        let copied = Command::new("sh")
-            .args(["-c", r#"cat > "$0""#])
-            .arg(&new)
-            .stdin(std::process::Stdio::piped())
-            .spawn();
-        let mut copied = copied.expect("starts");
-        let mut input = copied.stdin.take().expect("piped");
-        input.write_all(program).expect("written");
-        drop(input);
-        assert!(copied.wait().expect("a child").success());
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).expect("set");
+        write_program(&new, program);
         fs::rename(new, self.at("barge")).expect("renamed");
     }
 

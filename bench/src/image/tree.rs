@@ -81,7 +81,8 @@ impl Runtime {
         let binary = match self {
             Runtime::Node => {
                 let binary = top.join("bin/node");
-                fs::copy(&program, &binary).map_err(describe)?;
+                // A file that this process writes is busy in each child that a thread of it starts.
+                run_command(Command::new("cp").arg(&program).arg(&binary))?;
                 node_programs(top).map_err(describe)?;
                 binary
             }

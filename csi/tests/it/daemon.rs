@@ -69,10 +69,7 @@ impl Scratch {
 
     /// Writes an executable script.
     pub(crate) fn script(&self, name: &str, text: &str) -> String {
-        let path = self.path(name);
-        fs::write(&path, text).expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&path, mode).expect("changed");
+        vfs_testkit::write_program(self.path(name), text);
         self.text(name)
     }
 

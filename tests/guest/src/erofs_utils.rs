@@ -4,10 +4,10 @@
 //! cache: the unpacked packages, and in `erofs-utils/bin` a script for each tool.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use vfs_testkit::write_program;
 
 use crate::kernel::{self, Apt};
 
@@ -40,9 +40,7 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
         let tree = Apt::new(cache, SUITE, mirror)?.unpack(PACKAGES)?;
         fs::create_dir(tree.join("bin"))?;
         for tool in ["mkfs.erofs", "fsck.erofs", "dump.erofs", "erofsfuse"] {
-            let script = tree.join("bin").join(tool);
-            fs::write(&script, wrapper_script(tool))?;
-            fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+            write_program(tree.join("bin").join(tool), wrapper_script(tool));
         }
         fs::rename(tree, &dir)?;
     }

@@ -11,12 +11,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
+use vfs_testkit::{copy_program, write_program};
 
 use crate::config::Needs;
 use crate::machine::{self, Machine};
@@ -134,7 +134,7 @@ impl Kernel {
                 Machine::UserMode => {
                     let apt = Apt::new(cache, suite, mirror)?;
                     let tree = apt.unpack(&["user-mode-linux", "libc6"])?;
-                    copy_program(&tree, &fresh)?;
+                    copy_uml_program(&tree, &fresh)?;
                     tree
                 }
             };
@@ -337,7 +337,7 @@ fn copy_image(tree: &Path, to: &Path) -> Result<()> {
 /// Copies user-mode Linux of an unpacked package, with the C library of its suite: the host's may
 /// be older. The program names its loader relative to its own directory, in which it has to be
 /// started.
-fn copy_program(tree: &Path, to: &Path) -> Result<()> {
+fn copy_uml_program(tree: &Path, to: &Path) -> Result<()> {
     const LOADER: &str = "ld-linux-x86-64.so.2";
     let mut program = fs::read(tree.join("usr/bin/linux.uml"))?;
     let found = format!("/lib64/{LOADER}\0");
@@ -349,14 +349,13 @@ fn copy_program(tree: &Path, to: &Path) -> Result<()> {
     name.resize(found.len(), 0);
     program[at..at + found.len()].copy_from_slice(&name);
     let path = to.join(IMAGE);
-    fs::write(&path, program)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    write_program(&path, program);
     for file in [LOADER, "libc.so.6"] {
         let dirs = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
         let library = dirs.map(|dir| tree.join(dir).join(file));
         let library = library.iter().find(|library| library.exists());
         let library = library.with_context(|| format!("libc6 has no {file}"))?;
-        fs::copy(library, to.join(file))?;
+        copy_program(library, to.join(file));
     }
     Ok(())
 }

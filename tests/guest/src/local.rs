@@ -1,12 +1,12 @@
 //! Runs a script in a directory of the host, without guest or server: this tests the script itself.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Result;
+use vfs_testkit::write_program;
 
 use crate::guest::Case;
 use crate::process_group::ProcessGroup;
@@ -34,14 +34,11 @@ pub(crate) fn run_in(
     let bin = scratch.join("bin");
     fs::create_dir(&bin)?;
     let host = bin.join("host");
-    fs::write(
+    let share = quote(&share.display().to_string());
+    write_program(
         &host,
-        format!(
-            "#!/bin/sh\ncd {} && exec sh -c \"$1\"\n",
-            quote(&share.display().to_string())
-        ),
-    )?;
-    fs::set_permissions(&host, fs::Permissions::from_mode(0o755))?;
+        format!("#!/bin/sh\ncd {share} && exec sh -c \"$1\"\n"),
+    );
 
     let family = ProcessGroup::new()?;
     let mut command = Command::new("sh");

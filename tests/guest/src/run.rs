@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use vfs_testkit::write_program;
 
 use crate::barrier::GuestBarrier;
 use crate::channel::Host;
@@ -167,8 +168,7 @@ fn start_servers(
     let needs_busybox = |command: &String| command.contains("{run}/busybox");
     if plan.server_commands.iter().any(needs_busybox) {
         let file = host.run.join("busybox");
-        fs::write(&file, busybox)?;
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+        write_program(&file, busybox);
     }
     let start = |(number, command): (usize, &String)| {
         let log = host.run.join(format!("server-{number}.log"));

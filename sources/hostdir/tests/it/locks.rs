@@ -8,7 +8,7 @@ use sys::lock::{Holder, Kind};
 use vfs::lock::{HostLock, Lock, LockFamily, LockKind, LockTable, Owner};
 use vfs::{Errno, FileSystem};
 
-use crate::fixture::{Fixture, chmod, create, root};
+use crate::fixture::{Fixture, create, root};
 
 fn owner(client: u64) -> Owner {
     Owner {
@@ -153,8 +153,7 @@ fn nothing_stays_open_when_nothing_is_held() {
 fn what_cannot_be_written_is_locked_as_read() {
     let fixture = Fixture::fixed();
     fixture.outside(|dir| {
-        std::fs::copy("/bin/sleep", dir.join("f")).expect("copies");
-        chmod(&dir.join("f"), 0o755);
+        vfs_testkit::copy_program("/bin/sleep", dir.join("f"));
     });
     let mut running = fixture.outside(|dir| {
         std::process::Command::new(dir.join("f"))

@@ -168,7 +168,7 @@ fn tap(number: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use vfs_testkit::write_program;
 
     use super::*;
 
@@ -177,8 +177,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let kernel = dir.path().join("linux");
         let boot = |says: &str| {
-            std::fs::write(&kernel, format!("#!/bin/sh\necho '{says}'\nexit 1\n"))?;
-            std::fs::set_permissions(&kernel, std::fs::Permissions::from_mode(0o755))?;
+            write_program(&kernel, format!("#!/bin/sh\necho '{says}'\nexit 1\n"));
             try_boot(&kernel, b"busybox")
         };
         let error = boot("ptrace set fp regs failed, errno = 14").expect_err("no init");
