@@ -44,7 +44,8 @@ pub(crate) struct Handover {
     requested: AtomicBool,
     frozen: Mutex<Vec<FrozenConnection>>,
     adopted: Mutex<Vec<SuspendedConnection>>,
-    /// Whether no request is served, as adopted sessions are still being resumed.
+    /// Whether no request is served: adopted sessions are being resumed, or this process may not
+    /// serve yet.
     resuming: Mutex<bool>,
     resumed: Condvar,
 }
@@ -79,7 +80,7 @@ impl Handover {
     }
 
     pub(crate) fn adopt(&self, connections: Vec<SuspendedConnection>) {
-        *self.resuming.lock() = !connections.is_empty();
+        *self.resuming.lock() = true;
         self.adopted.lock().extend(connections);
     }
 
@@ -95,6 +96,21 @@ impl Handover {
     pub(crate) fn wait_until_resumed(&self) {
         self.resumed
             .wait_while(&mut self.resuming.lock(), |resuming| *resuming);
+    }
+
+    /// Does the same as [`Handover::wait_until_resumed`], and returns `true`. Returns `false` if
+    /// `ended` is set before, and [`Handover::wake`] called.
+    pub(crate) fn wait_unless(&self, ended: &AtomicBool) -> bool {
+        let mut resuming = self.resuming.lock();
+        let waits = |resuming: &mut bool| *resuming && !ended.load(Ordering::SeqCst);
+        self.resumed.wait_while(&mut resuming, waits);
+        !*resuming
+    }
+
+    /// Makes the waits of [`Handover::wait_unless`] look at their flags again.
+    pub(crate) fn wake(&self) {
+        let _resuming = self.resuming.lock();
+        self.resumed.notify_all();
     }
 
     /// Removes and returns the adopted connections of the listener `name`.

@@ -49,6 +49,8 @@ impl QueueThread {
     /// Cancels the requests in flight, and waits until they are answered, or put back into a ring
     /// that may start again, and the thread ends, which it does once its ring is stopped.
     pub fn cancel_and_join(self) {
+        self.lane.ended.store(true, Ordering::SeqCst);
+        self.lane.queues.engine.handover.wake();
         self.lane.in_flight.cancel_all_from_now_on();
         self.join();
     }
@@ -117,6 +119,7 @@ impl Queues {
             registration: OnceLock::new(),
             armed: AtomicBool::new(false),
             stand_in_queued: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             // The length of the ring limits them.
             in_flight: InFlight::new(
                 self.engine.workers().clone(),
@@ -146,7 +149,9 @@ impl Queues {
                 if let Some(processor) = processor {
                     pin_to(processor, own.ring.name());
                 }
-                own.run_thread();
+                if own.queues.engine.handover.wait_unless(&own.ended) {
+                    own.run_thread();
+                }
             })?;
         Ok(QueueThread { thread, lane })
     }
@@ -211,6 +216,8 @@ struct QueueLane {
     armed: AtomicBool,
     /// Whether a stand-in was started without a kick, and has not begun.
     stand_in_queued: AtomicBool,
+    /// Whether its ring was stopped, so that its thread need not begin to serve.
+    ended: AtomicBool,
     in_flight: InFlight<QueueMessage>,
 }
 

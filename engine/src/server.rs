@@ -55,7 +55,7 @@ pub struct Engine {
     trust: LocalUsers,
     refusals: Arc<Refusals>,
     stop: StopSignal,
-    handover: Handover,
+    pub(crate) handover: Handover,
     connections: Arc<ConnectionLimits<Lane>>,
     listeners: Arc<Listeners>,
     /// Listeners that ended although the engine was not stopped.
@@ -336,14 +336,15 @@ impl Engine {
     }
 
     /// Takes the connections of another process. Those of a listener that starts later are served
-    /// there. Called before any listener starts. No connection is accepted and no request served
-    /// until [`Engine::end_resuming`], so that no client gets a lock that a session is about to
-    /// acquire again.
+    /// there. Called before any listener starts. No connection is accepted, no request served and
+    /// no queue of a device read until [`Engine::end_resuming`]: no client gets a lock that a
+    /// session is about to acquire again, and if this process ends before, another one can continue
+    /// the same connections.
     pub fn adopt(&self, connections: Vec<SuspendedConnection>) {
         self.handover.adopt(connections);
     }
 
-    /// Serves clients after all adopted sessions have been resumed.
+    /// Begins to serve clients, after [`Engine::adopt`].
     pub fn end_resuming(&self) {
         self.handover.end_resuming();
     }

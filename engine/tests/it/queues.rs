@@ -225,6 +225,25 @@ fn what_blocks_stops_nothing_else_of_its_queue() {
 }
 
 #[test]
+fn a_queue_is_not_read_before_sessions_have_been_resumed() {
+    let rig = Rig::new(Tuning::default());
+    rig.engine.adopt(Vec::new());
+    let (ended, queue) = started(&rig);
+    ended.ask(&[b"\x01e"]);
+    let (served, other) = started(&rig);
+    served.ask(&[b"\x02e"]);
+    // A device that could not continue stops its queues before that.
+    ended.stop();
+    queue.cancel_and_join();
+    rig.engine.end_resuming();
+    assert_eq!(served.replies(1), [b"\x02e"]);
+    served.stop();
+    other.cancel_and_join();
+    let left = ended.state.lock().expect("no panic holds it");
+    assert_eq!((left.available.len(), left.used.len()), (1, 0));
+}
+
+#[test]
 fn used_requests_are_signalled_in_batches_and_all_in_the_end() {
     let rig = Rig::new(Tuning::default());
     let (ring, queue) = started(&rig);
