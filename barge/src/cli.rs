@@ -21,6 +21,7 @@ use crate::doctor::DoctorArgs;
 use crate::mount::MountArgs;
 use crate::reference::{CompletionsArgs, ManArgs};
 use crate::serve::args::ServeArgs;
+use crate::serve::broker::parent;
 use crate::serve::plan;
 use crate::serve::virtiofsd::args::VirtiofsdArgs;
 use crate::status::TopArgs;
@@ -103,6 +104,9 @@ impl Cli {
 
 /// Runs the program with the arguments of this process, and returns its exit status.
 pub fn main() -> ExitCode {
+    if let Some(status) = parent::run() {
+        return status;
+    }
     signals::prepare();
     let cli = Cli::read();
     match &cli.command {

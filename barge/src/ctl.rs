@@ -85,8 +85,9 @@ enum CtlCommand {
     Reload,
     /// Continue with the installed program, without disconnecting clients
     ///
-    /// The program at the server's path takes over its process id, sockets, and the connections of
-    /// 9P clients and virtual machines. NFS clients connect again and reclaim their state.
+    /// The program at the server's path takes over the sockets, and the connections of 9P clients
+    /// and virtual machines. NFS clients connect again and reclaim their state. If it does not
+    /// serve, the running program continues, and the command fails with the reason.
     Upgrade,
     /// List connected clients
     Clients,

@@ -182,6 +182,27 @@ pub fn wait_for_child(child: &mut Child) -> io::Result<ExitStatus> {
     }
 }
 
+/// The signals to a process that passes them on to a child, until dropped.
+pub struct PassedSignals(Signals);
+
+impl PassedSignals {
+    /// Begins to handle SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD, and unblocks all
+    /// signals. Starts no thread. Returns an error if signals cannot be handled.
+    pub fn new() -> io::Result<PassedSignals> {
+        sys::signals::ignore_terminal_stop()?;
+        let signals = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD];
+        let signals = Signals::new(signals)?;
+        sys::signals::unblock_all()?;
+        Ok(PassedSignals(signals))
+    }
+
+    /// Waits for signals, and returns those to pass on: none if a child has ended.
+    pub fn wait(&mut self) -> Vec<Signal> {
+        let signals = self.0.wait().filter(|signal| *signal != SIGCHLD);
+        signals.filter_map(Signal::from_named_raw).collect()
+    }
+}
+
 /// Returns whether this process is one that a `barge` started in the background.
 pub fn is_background() -> bool {
     std::env::var_os(IN_BACKGROUND).is_some()

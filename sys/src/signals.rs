@@ -17,6 +17,17 @@ pub fn reset_inherited() -> io::Result<()> {
     set_action(libc::SIGCHLD, libc::SIG_DFL)
 }
 
+/// Blocks all signals for the calling thread, and for a program that it executes. They stay pending
+/// until [`unblock_all`].
+pub fn block_all() -> io::Result<()> {
+    set_mask(Mask::All)
+}
+
+/// Unblocks all signals for the calling thread and those that it starts.
+pub fn unblock_all() -> io::Result<()> {
+    set_mask(Mask::None)
+}
+
 /// Ignores SIGTTOU: a process in the background that writes to a terminal with `stty tostop` would
 /// be stopped. A handler does not do: the write would fail.
 pub fn ignore_terminal_stop() -> io::Result<()> {
@@ -39,13 +50,24 @@ pub fn use_defaults(command: &mut Command) -> &mut Command {
     }
 }
 
-fn unblock_all() -> io::Result<()> {
-    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+/// The signals that a thread blocks.
+#[derive(Clone, Copy)]
+enum Mask {
+    None,
+    All,
+}
+
+/// Sets the signals that the calling thread blocks.
+fn set_mask(mask: Mask) -> io::Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the calls fill in and read one signal set that lives here; none keeps it.
     #[allow(unsafe_code)]
     let error = unsafe {
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut())
+        match mask {
+            Mask::None => libc::sigemptyset(set.as_mut_ptr()),
+            Mask::All => libc::sigfillset(set.as_mut_ptr()),
+        };
+        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), ptr::null_mut())
     };
     match error {
         0 => Ok(()),

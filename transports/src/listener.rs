@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,8 +26,10 @@ use crate::{Addr, StreamLink, vsock};
 pub struct Listener {
     source: Source,
     addr: Addr,
-    /// The file of a Unix socket, which this listener created and removes.
+    /// The file of a Unix socket, which this server created.
     file: Option<PathBuf>,
+    /// Whether the file is removed when this listener is dropped.
+    removes_file: AtomicBool,
     /// The rate limit for log lines about errors of accept(2).
     log_limit: LogLimit<()>,
     /// The only guest whose connections arrive here.
@@ -62,6 +64,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr,
                     file: None,
+                    removes_file: AtomicBool::new(true),
                     log_limit: LogLimit::new(),
                     guest: None,
                 })
@@ -72,6 +75,7 @@ impl Listener {
                     source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
+                    removes_file: AtomicBool::new(true),
                     log_limit: LogLimit::new(),
                     guest: None,
                 })
@@ -82,6 +86,7 @@ impl Listener {
                     source: Source::Socket(socket),
                     addr: Addr::Vsock { cid: *cid, port },
                     file: None,
+                    removes_file: AtomicBool::new(true),
                     log_limit: LogLimit::new(),
                     guest: None,
                 })
@@ -92,6 +97,7 @@ impl Listener {
                     source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
+                    removes_file: AtomicBool::new(true),
                     log_limit: LogLimit::new(),
                     guest: Some(next_guest()),
                 })
@@ -117,14 +123,16 @@ impl Listener {
         Ok(Listener {
             source,
             file: None,
+            removes_file: AtomicBool::new(true),
             log_limit: LogLimit::new(),
             guest: matches!(addr, Addr::VsockUds { .. }).then(next_guest),
             addr,
         })
     }
 
-    /// Listens on a socket that this process had bound to `addr` before it executed this program.
-    /// The file of a Unix socket is removed when it is dropped, if `has_file`.
+    /// Listens on a socket that an earlier program of this server had bound to `addr`. `has_file`
+    /// says whether that created the file of a Unix socket, which stays until
+    /// [`Listener::own_file`].
     pub fn inherit(fd: OwnedFd, addr: &Addr, has_file: bool) -> io::Result<Listener> {
         let mut listener = Listener::from_fd(fd, addr)?;
         listener.file = match addr {
@@ -132,15 +140,21 @@ impl Listener {
             Addr::VsockUds { path, port } if has_file => Some(vsock::uds_of_port(path, *port)),
             _ => None,
         };
+        listener.keep_file();
         Ok(listener)
     }
 
     /// Makes the file of a Unix socket stay when it is dropped.
-    pub fn keep_file(&mut self) {
-        self.file = None;
+    pub fn keep_file(&self) {
+        self.removes_file.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether it removes the file of its Unix socket when it is dropped.
+    /// Makes it remove the file of its Unix socket when it is dropped, if this server created that.
+    pub fn own_file(&self) {
+        self.removes_file.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether this server created the file of its Unix socket.
     pub fn has_file(&self) -> bool {
         self.file.is_some()
     }
@@ -269,7 +283,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(file) = &self.file {
+        if let Some(file) = &self.file
+            && self.removes_file.load(Ordering::Relaxed)
+        {
             let _ = std::fs::remove_file(file);
         }
     }

@@ -51,6 +51,16 @@ pub(crate) fn receive<M: DeserializeOwned>(
     }
 }
 
+/// Returns the next message if one has arrived. Errors are those of [`receive`].
+pub(crate) fn receive_now<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<M>> {
+    let mut state = [PollFd::new(&socket, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut state, Some(&Timespec::default())))?;
+    match state[0].revents().is_empty() {
+        true => Ok(None),
+        false => receive(socket).map(|(message, _)| Some(message)),
+    }
+}
+
 /// Returns whether the other end of a socket was closed. A packet without bytes does not mean that.
 fn is_closed(socket: BorrowedFd<'_>) -> bool {
     let mut state = [PollFd::new(&socket, PollFlags::RDHUP)];

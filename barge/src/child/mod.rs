@@ -5,6 +5,7 @@ pub(crate) mod message;
 pub(crate) mod users;
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -66,13 +67,28 @@ pub(crate) fn command_with(arguments: impl IntoIterator<Item = String>) -> Comma
     command
 }
 
+/// Executes this program again in this process, with the same arguments and the environment
+/// variable `name`. Returns only if that fails.
+pub(crate) fn execute_itself(name: &str, value: &OsStr) -> io::Error {
+    let mut command = named(Path::new(PROGRAM));
+    command.args(arguments::of_this_process().into_iter().skip(1));
+    command.env(name, value).exec()
+}
+
 fn command_without_arguments(program: &Path) -> Command {
+    let mut command = named(program);
+    // Signals of the terminal reach it through this process.
+    command.process_group(0);
+    command
+}
+
+/// Returns the command that starts `program` with the name of this one.
+fn named(program: &Path) -> Command {
     let mut command = Command::new(program);
     if let Some(name) = env::args_os().next() {
         command.arg0(name);
     }
-    // Signals of the terminal reach it through this process.
-    command.process_group(0).env_remove(MANIFEST);
+    command.env_remove(MANIFEST);
     command
 }
 

@@ -43,7 +43,7 @@ pub(super) fn names() -> impl Iterator<Item = (String, i32)> {
 
 /// Returns the number of passed sockets. Those that this program has stored come after them.
 pub(super) fn listen_fds() -> i32 {
-    if let Some(number) = broker::listen_fds() {
+    if let Some(number) = broker::listen_fds().or_else(upgrade::passed_on_fds) {
         return number;
     }
     let stored = names().filter(|(name, _)| upgrade::is_stored(name)).count();

@@ -51,7 +51,7 @@ use self::control::Backend;
 use self::endpoint::BindContext;
 use self::host::Host;
 use self::live::LiveServer;
-use self::operation::Operation;
+use self::operation::{Operation, OperationDescriptors};
 use self::plan::Plan;
 use self::recovery::etcd::ActiveServer;
 use self::virtiofsd::Prepared;
@@ -134,7 +134,11 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let by_default = plan.uses_default_addrs();
     let umask = sys::umask::current();
     let operation = match &host {
-        Host::Direct { .. } => Some(Operation::new(&plan, plan.running())?),
+        Host::Direct { .. } => Some(Operation::new(
+            &plan,
+            plan.running(),
+            OperationDescriptors::default(),
+        )?),
         Host::Brokered(_) => None,
     };
     let mut exports = exports::open(&plan.sources, plan.export_requirements(by_default), &host)?;
@@ -167,7 +171,6 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     for endpoint in &mut endpoints {
         endpoint.start(&engine)?;
     }
-    engine.end_resuming();
     if !host.has_restarted() && plan.ready == ReadyFormat::Text {
         announce::print(&endpoints, &exports, &plan, by_default)?;
     }
@@ -211,9 +214,11 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
             signals
         }
     };
+    // An earlier program, if there is one, has given up.
+    engine.end_resuming();
     let status = match (&host, &plan.run) {
         (Host::Direct { .. }, Some(command)) => {
-            let status = run::run(command, environment, umask);
+            let status = run::run(command, environment, umask, |_| ());
             engine.stop();
             status?
         }

@@ -2,7 +2,8 @@
 //! and the control socket.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -10,8 +11,10 @@ use std::sync::{Arc, OnceLock};
 use command::announce;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+use transports::Listener;
 
 use super::args::control::ReadyFormat;
+use super::broker::upgrade;
 use super::control::{Backend, ControlServer, Controller, with_server};
 use super::live::{Listing, LiveRequest};
 use super::plan::Plan;
@@ -29,21 +32,58 @@ pub(super) struct Operation {
     controller: Arc<OnceLock<Arc<Controller>>>,
 }
 
+/// The descriptors of these tasks for another program.
+#[derive(Default)]
+pub(super) struct OperationDescriptors {
+    /// The locked process id file.
+    pub(super) pidfile: Option<OwnedFd>,
+    /// The listener of the control socket.
+    pub(super) control: Option<Listener>,
+}
+
 impl Operation {
     /// Locks the process id file of `plan`, whose configuration is `running`, and binds its control
-    /// socket.
+    /// socket, unless they are `inherited`.
     pub(super) fn new(
         plan: &Plan,
         running: Option<Arc<Mutex<Config>>>,
+        inherited: OperationDescriptors,
     ) -> Result<Operation, Failure> {
-        let control = plan.control.as_ref();
+        let pidfile = |path| match inherited.pidfile {
+            Some(file) => Ok(PidFile::inherit(path, file)),
+            None => PidFile::lock(path),
+        };
+        let control = |addr| match inherited.control {
+            Some(listener) => ControlServer::new(listener),
+            None => ControlServer::bind(addr),
+        };
         Ok(Operation {
-            pidfile: plan.pidfile.as_deref().map(PidFile::lock).transpose()?,
-            control: control.map(ControlServer::bind).transpose()?,
+            pidfile: plan.pidfile.as_deref().map(pidfile).transpose()?,
+            control: plan.control.as_ref().map(control).transpose()?,
             ready: plan.ready,
             running,
             controller: Arc::default(),
         })
+    }
+
+    /// Returns duplicates of the descriptors. The files stay when they are dropped.
+    pub(super) fn descriptors(&self) -> io::Result<OperationDescriptors> {
+        let pidfile = self.pidfile.as_ref().map(|it| it.file.try_clone());
+        let control = self.control.as_ref().map(ControlServer::duplicate);
+        Ok(OperationDescriptors {
+            pidfile: pidfile.transpose()?.map(OwnedFd::from),
+            control: control.transpose()?,
+        })
+    }
+
+    /// Removes the files of inherited descriptors at the end from now on.
+    pub(super) fn own_files(&mut self) {
+        if let Some(pidfile) = &mut self.pidfile {
+            pidfile.is_own = true;
+        }
+        if let Some(control) = &self.control {
+            control.own_file();
+        }
     }
 
     /// Returns the controller, which is set once clients can connect.
@@ -97,9 +137,20 @@ fn status(listing: &Listing) -> String {
 struct PidFile {
     path: PathBuf,
     file: File,
+    /// Whether it is removed: not as long as it is that of an earlier program.
+    is_own: bool,
 }
 
 impl PidFile {
+    /// Returns the one at `path`, which an earlier program has locked as `file`.
+    fn inherit(path: &Path, file: OwnedFd) -> PidFile {
+        PidFile {
+            path: path.to_owned(),
+            file: file.into(),
+            is_own: false,
+        }
+    }
+
     /// Creates the file at `path`, or opens an existing one. Returns an error if another process
     /// has locked it.
     fn lock(path: &Path) -> Result<PidFile, Failure> {
@@ -123,15 +174,17 @@ impl PidFile {
                 .is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()));
             if is_there {
                 let path = path.to_owned();
-                return Ok(PidFile { path, file });
+                let is_own = true;
+                return Ok(PidFile { path, file, is_own });
             }
         }
     }
 
     fn write(&self) -> Result<(), Failure> {
         let mut file = &self.file;
-        let text = format!("{}\n", std::process::id());
+        let text = format!("{}\n", upgrade::server_id());
         file.set_len(0)
+            .and_then(|()| file.rewind())
             .and_then(|()| file.write_all(text.as_bytes()))
             .map_err(|error| Failure::new(format!("--pidfile {}: {error}", self.path.display())))
     }
@@ -139,6 +192,8 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.is_own {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }

@@ -72,25 +72,23 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Returns the id of the process that serves: its child, if it has one.
+    /// Returns the id of the process that serves: itself, its child, or after an upgrade the child
+    /// of that.
     pub(crate) fn serving_id(&self) -> u32 {
         serving_id(self.id())
     }
 
+    /// Returns the id of the process that runs the installed program after an upgrade, and starts
+    /// the processes that serve.
+    pub(crate) fn broker_id(&self) -> u32 {
+        let children = children(self.id());
+        let starts = |id: &u32| !crate::served::children(*id).is_empty();
+        children.into_iter().find(starts).unwrap_or(self.id())
+    }
+
     /// Returns the ids of the processes that serve, in the order of their start.
     pub(crate) fn serving_ids(&self) -> Vec<u32> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id()));
-        let children =
-            tasks.into_iter().flatten().flatten().map(|task| {
-                std::fs::read_to_string(task.path().join("children")).unwrap_or_default()
-            });
-        let children: String = children.collect();
-        let ids = children
-            .split_whitespace()
-            .map(|id| id.parse().expect("a number"));
-        let mut ids: Vec<u32> = ids.collect();
-        ids.sort_unstable();
-        ids
+        children(self.broker_id())
     }
 
     /// Kills all processes that serve, and waits until others have taken their places.
@@ -141,10 +139,30 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns the id of the child of process `id`, or `id` if it has none.
+/// Returns the id of the only child that the main thread of process `id` has started, or of its
+/// child, and so on; `id` if it has none.
 pub(crate) fn serving_id(id: u32) -> u32 {
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-    children.expect("it runs").trim().parse().unwrap_or(id)
+    let child = children.unwrap_or_default().trim().parse();
+    child.map_or(id, serving_id)
+}
+
+/// Returns the ids of the children of process `id`, in the order of their start. There are none if
+/// it has ended.
+pub(crate) fn children(id: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task"));
+    let children = tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let children: String = children.collect();
+    let ids = children
+        .split_whitespace()
+        .map(|id| id.parse().expect("a number"));
+    let mut ids: Vec<u32> = ids.collect();
+    ids.sort_unstable();
+    ids
 }
 
 /// Returns the standard output of a program that succeeded.

@@ -3,7 +3,9 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -176,12 +178,10 @@ impl Fixture {
     }
 }
 
-/// Returns the inode number of the program that the process executes.
-fn program_of(id: u32) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(format!("/proc/{id}/exe"))
-        .expect("it runs")
-        .ino()
+/// Returns the inode number of the program that the process executes, if it runs.
+fn program_of(id: u32) -> Option<u64> {
+    let program = fs::metadata(format!("/proc/{id}/exe"));
+    program.ok().map(|program| program.ino())
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn clients_and_changes_outlive_upgrades_by_request_and_by_signal() {
         Client::connect(&fixture.at("9p"), b"a"),
         Client::connect(&fixture.at("9p"), b"b"),
     );
-    let mut programs = vec![program_of(served.id())];
+    let first = program_of(served.id());
     for by_request in [true, false] {
         fixture.install(&fs::read(BARGE).expect("the program"));
         let serving = served.serving_id();
@@ -216,13 +216,22 @@ fn clients_and_changes_outlive_upgrades_by_request_and_by_signal() {
             });
         }
         assert_eq!((one.read(), two.read()), ("a".into(), "b".into()));
-        programs.push(program_of(served.id()));
+        let installed = fs::metadata(fixture.at("barge")).expect("a program").ino();
+        wait_until("the installed program starts the processes", || {
+            program_of(served.broker_id()) == Some(installed)
+        });
+        wait_until("the earlier programs have ended", || {
+            crate::served::children(served.id()).len() == 1
+        });
+        assert_eq!(program_of(served.id()), first, "it passes signals on");
     }
-    assert!(programs[0] != programs[1] && programs[1] != programs[2]);
     wait_until("it can be controlled", || {
         fixture.ctl(&["list"]).status.success()
     });
     assert_eq!(stdout_of(&fixture.ctl(&["list"])), before);
+    let listed = stdout_of(&fixture.ctl(&["list", "--json"]));
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!(listed["pid"], served.id());
     let pid = fs::read_to_string(&pidfile).expect("a process id");
     assert_eq!(pid, format!("{}\n", served.id()));
     assert_eq!(Client::connect(&fixture.at("9p"), b"b").read(), "b");
@@ -277,7 +286,9 @@ fn an_open_file_that_was_removed_outlives_an_upgrade() {
         stdout_of(&fixture.ctl(&["upgrade"]));
         assert_eq!(client.read(), "a", "{}", fixture.log());
         wait_until("only the serving process has it open", || {
-            !crate::mount::holds_removed(served.id(), &share)
+            [served.id(), served.broker_id()]
+                .iter()
+                .all(|&process| !crate::mount::holds_removed(process, &share))
         });
     }
     assert_eq!(Client::connect(&fixture.at("9p"), b"a").read(), "new");
@@ -332,18 +343,276 @@ fn a_program_that_cannot_read_the_manifest_declines() {
 }
 
 #[test]
-fn a_server_without_a_broker_or_with_a_command_takes_a_restart() {
-    for (options, why) in [
-        (["--sandbox", "none"], "--sandbox none"),
-        (["--run", "sleep 60"], "--run"),
-    ] {
-        let fixture = Fixture::new();
-        let _served = ServerProcess::run(fixture.serve(&options));
-        let upgraded = fixture.ctl(&["upgrade"]);
-        assert_eq!(upgraded.status.code(), Some(1));
-        let error = stderr_of(&upgraded);
-        assert!(error.contains(why), "{error}");
+fn a_server_without_a_broker_takes_a_restart() {
+    let fixture = Fixture::new();
+    let _served = ServerProcess::run(fixture.serve(&["--sandbox", "none"]));
+    let upgraded = fixture.ctl(&["upgrade"]);
+    assert_eq!(upgraded.status.code(), Some(1));
+    let error = stderr_of(&upgraded);
+    assert!(error.contains("--sandbox none"), "{error}");
+}
+
+#[test]
+fn a_command_goes_on_during_upgrades_and_its_status_is_that_of_the_server() {
+    let fixture = Fixture::new();
+    let end = fixture.at("end");
+    let command = format!(
+        "until [ -e {} ]; do sleep 0.05; done; exit 7",
+        end.display()
+    );
+    let served = ServerProcess::run(fixture.serve(&["--run", &command]));
+    let mut client = Client::connect(&fixture.at("9p"), b"a");
+    for _ in 0..2 {
+        stdout_of(&fixture.ctl(&["upgrade"]));
+        assert_eq!(client.read(), "a", "{}", fixture.log());
     }
+    fs::write(end, "").expect("written");
+    assert_eq!(served.wait().code(), Some(7), "{}", fixture.log());
+    assert!(!fixture.at("9p").exists() && !fixture.at("control").exists());
+}
+
+#[test]
+fn a_server_ends_with_the_process_that_others_know() {
+    let fixture = Fixture::new();
+    let served = ServerProcess::run(fixture.serve(&[]));
+    let client = Client::connect(&fixture.at("9p"), b"a");
+    stdout_of(&fixture.ctl(&["upgrade"]));
+    let serving = served.serving_id();
+    let pid = Pid::from_raw(served.id() as i32).expect("a process");
+    kill_process(pid, Signal::KILL).expect("sent");
+    assert!(!served.wait().success());
+    wait_until("the processes end", || program_of(serving).is_none());
+    wait_until("the socket is removed", || !fixture.at("9p").exists());
+    drop(client);
+}
+
+/// A program that is installed and does not serve.
+struct Broken {
+    name: &'static str,
+    /// A script, after a check that succeeds.
+    script: &'static str,
+    /// A part of the error.
+    message: &'static str,
+}
+
+/// Programs that pass the check. `@REAL@` is one that serves.
+const BROKEN: [Broken; 8] = [
+    Broken {
+        name: "exits with success",
+        script: "exit 0",
+        message: "(exit status 0)",
+    },
+    Broken {
+        name: "exits",
+        script: "exit 1",
+        message: "(exit status 1)",
+    },
+    Broken {
+        name: "is killed, and leaves a process behind",
+        script: "sleep 1000 & kill -KILL $$",
+        message: "(signal 9)",
+    },
+    Broken {
+        name: "hangs before it does anything",
+        script: "sleep 1000",
+        message: "it does not serve within 30s",
+    },
+    Broken {
+        name: "prints and does not serve",
+        script: "echo ready >&2; sleep 1000",
+        message: "it does not serve within 30s",
+    },
+    Broken {
+        name: "is of another version",
+        script: "echo '{\"version\":9}' > @DIR@/manifest; exec 9< @DIR@/manifest; BARGE_UPGRADE=9 exec @REAL@ \"$@\"",
+        message: "(exit status 1)",
+    },
+    Broken {
+        name: "serves by itself",
+        script: "unset BARGE_UPGRADE; exec @REAL@ \"$@\"",
+        message: "(exit status 1)",
+    },
+    Broken {
+        name: "prints its version",
+        script: "exec @REAL@ --version",
+        message: "(exit status 0)",
+    },
+];
+
+/// A server with a 9P connection, an NFS client with an open file, and a virtiofs device.
+struct Clients {
+    fixture: Fixture,
+    served: ServerProcess,
+    p9: Client,
+    others: Vec<(barge_client::Client, barge_client::File)>,
+}
+
+impl Clients {
+    fn new() -> Clients {
+        let fixture = Fixture::new();
+        let options = [
+            format!("--nfs={}", fixture.addr("nfs")),
+            format!("--nfs-state-dir={}", fixture.at("state").display()),
+            format!("--virtiofs={}", fixture.at("virtiofs").display()),
+            format!("--pidfile={}", fixture.at("pid").display()),
+        ];
+        let options = options.each_ref().map(String::as_str);
+        let served = ServerProcess::run(fixture.serve(&options));
+        let p9 = Client::connect(&fixture.at("9p"), b"a");
+        let mut clients = Clients {
+            fixture,
+            served,
+            p9,
+            others: Vec::new(),
+        };
+        let device = format!("virtiofs:{}", clients.fixture.at("virtiofs").display());
+        let urls = clients.nfs_urls().into_iter().chain([device]);
+        clients.others = urls.map(|url| Clients::open(&url)).collect();
+        clients
+    }
+
+    fn nfs_urls(&self) -> Vec<String> {
+        let socket = self.fixture.at("nfs");
+        let url = |version| format!("nfs+unix:{}?vers={version}", socket.display());
+        ["4.2", "3"].map(url).into()
+    }
+
+    /// Connects, and opens the file `f`.
+    fn open(url: &str) -> (barge_client::Client, barge_client::File) {
+        let client = barge_client::Client::open(url).expect("connected");
+        let mut paths = ["f", "a/f"].into_iter();
+        let file = paths.find_map(|path| client.open_file(path).ok());
+        (client, file.expect("a file"))
+    }
+
+    /// Checks that all clients continue, and that others can connect.
+    fn check(&mut self, what: &str) {
+        let log = self.fixture.log();
+        assert_eq!(self.p9.read(), "a", "{what}: {log}");
+        for (_, file) in &self.others {
+            let mut bytes = [0; 1];
+            let read = file.read_at(&mut bytes, 0);
+            assert_eq!(read.ok(), Some(1), "{what}: {log}");
+            assert_eq!(&bytes, b"a", "{what}: {log}");
+        }
+        let socket = self.fixture.at("9p");
+        assert_eq!(Client::connect(&socket, b"a").read(), "a", "{what}");
+        for url in self.nfs_urls() {
+            Clients::open(&url);
+        }
+    }
+
+    /// Upgrades to a program that does not serve, and returns the only line of the error.
+    fn fail(&mut self, what: &str) -> String {
+        self.fail_while(what, || {})
+    }
+
+    /// Does the same, and sends requests once `has_begun` returns.
+    fn fail_while(&mut self, what: &str, has_begun: impl FnOnce()) -> String {
+        let program = program_of(self.served.id());
+        let upgraded = std::thread::scope(|scope| {
+            let fixture = &self.fixture;
+            let upgraded = scope.spawn(|| fixture.ctl(&["upgrade"]));
+            has_begun();
+            let reads = self.others.iter().map(|(_, file)| file.submit_read(0, 1));
+            let reads: Vec<_> = reads.collect();
+            assert_eq!(self.p9.read(), "a", "{what}: {}", fixture.log());
+            for read in reads {
+                let bytes = read.wait();
+                assert_eq!(bytes.expect("read"), b"a", "{what}: {}", fixture.log());
+            }
+            upgraded.join().expect("no panic")
+        });
+        let error = stderr_of(&upgraded);
+        assert_eq!(error.trim_end().lines().count(), 1, "{what}: {error}");
+        self.check(what);
+        assert_eq!(program_of(self.served.id()), program, "{what}");
+        wait_until("only the own process is left", || {
+            self.served.serving_ids().len() == 1
+        });
+        error
+    }
+
+    /// Upgrades to a program that serves, and stops the server.
+    fn upgrade_and_end(mut self, what: &str) {
+        self.fixture.install(&fs::read(BARGE).expect("the program"));
+        stdout_of(&self.fixture.ctl(&["upgrade"]));
+        self.check(what);
+        drop(self.others);
+        assert!(self.served.stop().success(), "{what}");
+        let left = ["9p", "nfs", "virtiofs", "control", "pid"];
+        let left = left.map(|name| self.fixture.at(name).exists());
+        assert_eq!(left, [false; 5], "{what}: {}", self.fixture.log());
+    }
+
+    /// Installs `text` as a program, with its names replaced.
+    fn install_script(&self, text: &str) {
+        let dir = self.fixture.dir.path().display().to_string();
+        let text = text.replace("@REAL@", BARGE).replace("@DIR@", &dir);
+        self.fixture.install(text.as_bytes());
+    }
+}
+
+#[test]
+fn a_program_that_passes_the_check_and_fails_leaves_the_old_one_and_its_clients() {
+    let run = |broken: &Broken| {
+        let mut clients = Clients::new();
+        let checked = "#!/bin/sh\n[ -z \"$BARGE_UPGRADE_CHECK\" ] || exit 0\n";
+        clients.install_script(&format!("{checked}{}\n", broken.script));
+        let what = broken.name;
+        let error = clients.fail(what);
+        assert!(error.contains(broken.message), "{what}: {error}");
+        let continues = "; the old program continues";
+        assert!(error.trim_end().ends_with(continues), "{what}: {error}");
+        clients.upgrade_and_end(what);
+    };
+    std::thread::scope(|scope| {
+        for broken in &BROKEN {
+            scope.spawn(move || run(broken));
+        }
+    });
+}
+
+#[test]
+fn a_program_that_fails_after_it_took_the_connections_leaves_them_to_the_old_one() {
+    if !crate::served::has("python3") {
+        return eprintln!("skipped: there is no python3 here");
+    }
+    let run = |failure: &str, message: &str| {
+        let mut clients = Clients::new();
+        let report = clients.fixture.at("report");
+        let text = include_str!("broken_program.py");
+        let text = text.replace("@FAILURE@", failure);
+        let text = text.replace("@REPORT@", &report.display().to_string());
+        clients.install_script(&text);
+        let reported = || wait_until("a report", || report.exists());
+        let error = clients.fail_while(failure, reported);
+        assert!(error.contains(message), "{failure}: {error}");
+        assert_eq!(fs::read_to_string(&report).expect("a report"), "\"Serves\"");
+        clients.upgrade_and_end(failure);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| run("crash", "(signal 11)"));
+        scope.spawn(|| run("hang", "it does not serve within 30s"));
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_executed_or_fails_the_check_disturbs_nobody() {
+    let mut clients = Clients::new();
+    let serving = clients.served.serving_id();
+    let mode = fs::Permissions::from_mode(0o644);
+    clients.fixture.install(b"not executable");
+    fs::set_permissions(clients.fixture.at("barge"), mode).expect("set");
+    let error = clients.fail("not executable");
+    assert!(error.contains("Permission denied"), "{error}");
+    clients.fixture.install(b"\x7fELF, or not");
+    clients.fail("no program");
+    clients.install_script("#!/bin/sh\necho 'barge: it knows no --9p' >&2\nexit 2\n");
+    let error = clients.fail("fails the check");
+    assert!(error.contains("it knows no --9p"), "{error}");
+    assert_eq!(clients.served.serving_id(), serving, "no process has ended");
+    clients.upgrade_and_end("after programs that fail the check");
 }
 
 /// A service manager that stores descriptors: sd_notify(3), sd_pid_notify_with_fds(3).
@@ -364,6 +633,20 @@ impl Manager {
                 (Some(fd), Some("1"), Some(name)) => self.stored.push((name.to_owned(), fd)),
                 (Some(_), None, None) if text == "BARRIER=1" => return,
                 _ => {}
+            }
+        }
+    }
+
+    /// Receives messages until `is_last` returns true for one, and returns the texts of all.
+    fn receive_until(&self, is_last: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            let (mut message, mut file) = (vec![0; 4096], None);
+            let len = recv_with_file(self.socket.as_fd(), &mut message, true, &mut file);
+            let text = String::from_utf8_lossy(&message[..len.expect("a message")]).into_owned();
+            all.push(text);
+            if all.last().is_some_and(|text| is_last(text)) {
+                return all;
             }
         }
     }
@@ -432,4 +715,113 @@ fn clients_outlive_a_restart_with_the_store_of_a_service_manager() {
     assert_eq!(Client::connect(&fixture.at("9p"), b"a").read(), "a");
     child.kill().expect("killed");
     child.wait().expect("a child");
+}
+
+#[test]
+fn a_service_manager_follows_the_new_program_and_the_old_one_ends() {
+    let fixture = Fixture::new();
+    let notify = fixture.at("notify");
+    let manager = Manager {
+        socket: UnixDatagram::bind(&notify).expect("bound"),
+        stored: Vec::new(),
+    };
+    let timeout = Some(Duration::from_secs(60));
+    manager.socket.set_read_timeout(timeout).expect("set");
+    let pidfile = fixture.at("pid");
+    let command = fixture.serve(&[&format!("--pidfile={}", pidfile.display())]);
+    // As systemd does.
+    let mut service = Command::new("sh");
+    service
+        .args(["-c", "SYSTEMD_EXEC_PID=$$ exec \"$@\"", "sh"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .env("NOTIFY_SOCKET", &notify)
+        .stderr(File::create(fixture.at("log")).expect("made"));
+    let served = ServerProcess::run(service);
+    let mut client = Client::connect(&fixture.at("9p"), b"a");
+    let mut main = served.id();
+    manager.receive_until(|text| text.starts_with("READY=1"));
+    fixture.install(b"#!/bin/sh\n[ -n \"$BARGE_UPGRADE_CHECK\" ]\n");
+    stderr_of(&fixture.ctl(&["upgrade"]));
+    let told = manager.receive_until(|text| text.starts_with("READY=1"));
+    assert!(told[0].starts_with("RELOADING=1"), "{told:?}");
+    assert!(!told.concat().contains("MAINPID"), "{told:?}");
+    fixture.install(&fs::read(BARGE).expect("the program"));
+    let mut first = Some(served);
+    for _ in 0..2 {
+        let told = std::thread::scope(|scope| {
+            let upgraded = scope.spawn(|| fixture.ctl(&["upgrade"]));
+            let told = manager.receive_until(|text| text.starts_with("READY=1"));
+            stdout_of(&upgraded.join().expect("no panic"));
+            told
+        });
+        let id = told.iter().find_map(|text| text.strip_prefix("MAINPID="));
+        let next = id.expect("a process id").trim().parse().expect("a number");
+        assert_ne!(next, main);
+        assert_eq!(client.read(), "a", "{}", fixture.log());
+        if let Some(served) = first.take() {
+            assert!(served.wait().success());
+        }
+        main = next;
+        let installed = fs::metadata(fixture.at("barge")).expect("a program").ino();
+        assert_eq!(program_of(main), Some(installed));
+        let pid = fs::read_to_string(&pidfile).expect("a process id");
+        assert_eq!(pid, format!("{main}\n"));
+    }
+    let pid = Pid::from_raw(main as i32).expect("a process");
+    kill_process(pid, Signal::TERM).expect("sent");
+    wait_until("it ends", || program_of(main).is_none());
+    assert!(!fixture.at("9p").exists() && !pidfile.exists());
+}
+
+#[test]
+fn sockets_of_a_service_manager_stay_with_the_server() {
+    let fixture = Fixture::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let port = listener.local_addr().expect("an address").port();
+    let manager = Manager {
+        socket: UnixDatagram::unbound().expect("a socket"),
+        stored: vec![("barge.socket".into(), listener.into())],
+    };
+    let mut command = Command::new(fixture.at("barge"));
+    command.arg("serve").arg("--control");
+    command.arg(fixture.addr("control")).arg(fixture.at("a"));
+    let (mut activated, inherited) = manager.restart(&command);
+    activated.stderr(File::create(fixture.at("log")).expect("made"));
+    let served = ServerProcess::run(activated);
+    drop((inherited, manager));
+    for _ in 0..2 {
+        stdout_of(&fixture.ctl(&["upgrade"]));
+        let client = barge_client::Client::open(&format!("9p://127.0.0.1:{port}/"));
+        let client = client.expect("connected");
+        assert_eq!(client.read("f").expect("read"), b"a", "{}", fixture.log());
+    }
+    assert!(served.stop().success());
+}
+
+#[test]
+fn process_1_of_a_container_stays() {
+    if !crate::served::has("unshare") || !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: expected root and unshare");
+    }
+    let fixture = Fixture::new();
+    let pidfile = fixture.at("pid");
+    let command = fixture.serve(&[&format!("--pidfile={}", pidfile.display())]);
+    let mut container = Command::new("unshare");
+    container
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        // As if its runtime passed messages on to a service manager.
+        .env("NOTIFY_SOCKET", fixture.at("notify"))
+        .env("SYSTEMD_EXEC_PID", "1")
+        .stderr(File::create(fixture.at("log")).expect("made"));
+    let _served = ServerProcess::run(container);
+    let mut client = Client::connect(&fixture.at("9p"), b"a");
+    for _ in 0..2 {
+        stdout_of(&fixture.ctl(&["upgrade"]));
+        assert_eq!(client.read(), "a", "{}", fixture.log());
+        let pid = fs::read_to_string(&pidfile).expect("a process id");
+        assert_eq!(pid, "1\n");
+    }
 }

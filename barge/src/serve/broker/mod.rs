@@ -5,9 +5,9 @@
 //! part of the server ([`parts`]), which confines itself ([`confinement`]), opens its sources and
 //! serves. That one asks the broker for everything that it cannot reach itself ([`client`],
 //! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets and
-//! the virtiofs devices of its guests ([`kept_devices`]). An [`upgrade`] executes another version
-//! of the program in place of the broker; connections of clients stay open meanwhile
-//! ([`connections`]).
+//! the virtiofs devices of its guests ([`kept_devices`]). An [`upgrade`] starts another version of
+//! the program ([`successor`]), which continues with the connections of clients ([`connections`]);
+//! where others know the broker by its process id, it stays as a [`parent`].
 
 mod client;
 pub(super) mod confinement;
@@ -15,9 +15,11 @@ mod connections;
 mod kept_devices;
 mod message;
 mod objects;
+pub(crate) mod parent;
 mod parts;
 mod process;
 mod requests;
+mod successor;
 mod supervisor;
 #[cfg(test)]
 mod tests;

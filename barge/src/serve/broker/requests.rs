@@ -218,6 +218,11 @@ impl Responder {
         *self.connections.lock() = PassedConnections::Complete(sockets.connections);
     }
 
+    /// Removes the files of inherited listeners at the end from now on.
+    pub(super) fn own_files(&self) {
+        self.listeners.lock().values().for_each(Listener::own_file);
+    }
+
     /// Returns a socket over which the process hands connections over, once.
     fn hand_over(&self) -> io::Result<OwnedFd> {
         let mut passed = self.connections.lock();

@@ -24,10 +24,12 @@ use super::client::ChildOptions;
 use super::confinement::{lacks_capability, uses_network, visible_paths};
 use super::message::{MAX_FIGURES, Request, Wanted};
 use super::objects::Objects;
+use super::parent;
 use super::parts::Part;
 use super::process::Process;
 use super::requests::{Permitted, Responder};
-use super::upgrade::{self, PartSockets, Successor, TakenOver, Upgrade};
+use super::successor::{self, Message, NewProgram, Predecessor};
+use super::upgrade::{self, PartSockets, Settings, TakenOver, Upgrade};
 use crate::child::{self, ChildNamespaces, End, message};
 use crate::config::Config;
 use crate::kept_files::KeptLimit;
@@ -162,6 +164,8 @@ pub(super) struct Broker {
     run: (Option<String>, Option<u32>),
     /// The thread that runs it.
     command: Mutex<Option<JoinHandle<CommandResult>>>,
+    /// Its process id.
+    command_id: Mutex<Option<Pid>>,
     operation: Mutex<Option<Operation>>,
     /// The plan at the start.
     plan: Plan,
@@ -176,6 +180,12 @@ pub(super) struct Broker {
     /// This server as the active one of several.
     active: OnceLock<Arc<ActiveServer>>,
     upgrade: Upgrade,
+    /// The program that runs until this one begins.
+    predecessor: Mutex<Option<Predecessor>>,
+    /// Set once this program may serve.
+    begun: OnceLock<()>,
+    /// The socket to the [`parent`] of this process, if there is one.
+    parent: OnceLock<Arc<OwnedFd>>,
     /// The secret of a server that stores none.
     pub(super) temporary_key: [u8; handle_key::LEN],
     /// The program by its path: another one may be installed there later.
@@ -202,7 +212,8 @@ impl Broker {
             Some(key) => key,
             None => handle_key::temporary()?,
         };
-        let operation = Operation::new(&plan, Some(running.clone()))?;
+        let inherited = std::mem::take(&mut taken_over.operation);
+        let operation = Operation::new(&plan, Some(running.clone()), inherited)?;
         let listen_fds = activation::listen_fds();
         let socket_group = users::socket_group(plan.socket_group.as_deref())?;
         let by_default = plan.uses_default_addrs();
@@ -246,11 +257,15 @@ impl Broker {
             ready: AtomicBool::new(false),
             run: (plan.run.clone(), sys::umask::current()),
             command: Mutex::default(),
+            command_id: Mutex::default(),
             operation: Mutex::new(Some(operation)),
             objects,
             failure: Mutex::default(),
             active: OnceLock::new(),
             upgrade: Upgrade::default(),
+            predecessor: Mutex::new(taken_over.predecessor),
+            begun: OnceLock::new(),
+            parent: OnceLock::new(),
             temporary_key,
             program: upgrade::program(),
             upgraded,
@@ -260,6 +275,9 @@ impl Broker {
         });
         for (process, channel) in broker.processes.iter().zip(channels) {
             broker.serve_requests(process, channel)?;
+        }
+        if broker.predecessor.lock().is_none() {
+            broker.begin()?;
         }
         Ok(broker)
     }
@@ -332,20 +350,27 @@ impl Broker {
     /// the connections for the next start.
     fn stop_or_store(self: &Arc<Self>) {
         let stores = upgrade::has_store() && self.check_may_hand_over().is_ok();
-        if stores && self.upgrade.begin(Successor::ServiceManager) {
+        if stores && self.upgrade.begin() {
             let broker = self.clone();
             let thread = std::thread::Builder::new().name("barge-store".into());
-            if thread.spawn(move || broker.hand_over()).is_ok() {
+            if thread.spawn(move || broker.store()).is_ok() {
                 return;
             }
         }
         self.stop();
     }
 
-    /// Stops all processes.
+    /// Stops all processes. Before this program may serve, it kills them: a process that stops
+    /// ends the connections, which the earlier program would continue.
     fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        self.processes.iter().for_each(|process| process.stop());
+        self.upgrade.stop_program();
+        for process in &self.processes {
+            match self.begun.get() {
+                Some(()) => process.stop(),
+                None => process.kill(),
+            }
+        }
     }
 
     /// Reads the configuration again, as a request for that does.
@@ -501,17 +526,24 @@ impl Broker {
     }
 
     /// Notes that `process` serves. When all of them do, says so and runs the command of `--run`.
+    /// Returns once the process may read from connections.
     pub(super) fn note_ready(self: &Arc<Self>, process: &Process) {
         process
             .serving_since
             .lock()
             .get_or_insert_with(Instant::now);
         if process.serving.swap(true, Ordering::SeqCst) || self.ready.load(Ordering::SeqCst) {
+            self.begun.wait();
             return;
         }
         let serves = |process: &Arc<Process>| process.serving.load(Ordering::SeqCst);
         if !self.processes.iter().all(serves) || self.ready.swap(true, Ordering::SeqCst) {
+            self.begun.wait();
             return;
+        }
+        if let Err(failure) = self.begin() {
+            *self.failure.lock() = Some(failure);
+            return self.stop();
         }
         let server: Arc<dyn Backend> = self.clone();
         let reported = self
@@ -523,13 +555,15 @@ impl Broker {
             *self.failure.lock() = Some(failure);
             return self.stop();
         }
-        let (Some(line), umask) = self.run.clone() else {
+        // After an upgrade it runs already.
+        let (Some(line), umask, false) = (self.run.0.clone(), self.run.1, self.upgraded) else {
             return;
         };
         let environment = self.environment();
         let broker = self.clone();
         let run = move || {
-            let status = command::run(&line, environment, umask);
+            let started = |id| *broker.command_id.lock() = Some(id);
+            let status = command::run(&line, environment, umask, started);
             broker.stop();
             status
         };
@@ -541,6 +575,36 @@ impl Broker {
                 self.stop();
             }
         }
+    }
+
+    /// Makes an earlier program, if one runs, give up, and takes its place.
+    fn begin(self: &Arc<Self>) -> Result<(), Failure> {
+        let predecessor = self.predecessor.lock().take();
+        if let Some(predecessor) = predecessor {
+            let failed = |error| Failure::new(format!("the earlier program: {error}"));
+            if let Some(parent) = predecessor.report().map_err(failed)? {
+                self.end_with(self.parent.get_or_init(|| Arc::new(parent)))?;
+            }
+        }
+        for process in &self.processes {
+            process.responder.own_files();
+        }
+        if let Some(operation) = &mut *self.operation.lock() {
+            operation.own_files();
+        }
+        self.begun.get_or_init(|| ());
+        Ok(())
+    }
+
+    /// Starts a thread that ends this server when its parent at the other end of `socket` ends.
+    fn end_with(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Result<(), Failure> {
+        let (broker, socket) = (self.clone(), socket.clone());
+        let thread = std::thread::Builder::new().name("barge-parent".into());
+        let wait = move || {
+            successor::wait_for_end(&socket);
+            broker.abort(Failure::new("its parent has ended"));
+        };
+        thread.spawn(wait).map(drop).map_err(Failure::new)
     }
 
     /// Removes and returns the thread of the command of `--run`.
@@ -639,9 +703,7 @@ impl Broker {
                     let title = process.part.title();
                     tracing::error!("{title} {why}: its connections are closed");
                 }
-                let count = self.processes.len();
-                self.upgrade
-                    .process_ended(count, |successor| self.continue_with(successor));
+                self.upgrade.process_ended();
                 if self.stopping.load(Ordering::SeqCst) {
                     return Ok(ExitCode::SUCCESS);
                 }
@@ -690,13 +752,11 @@ impl Broker {
     /// Returns the error if no other program can continue the connections now.
     fn check_may_hand_over(&self) -> Result<(), LiveError> {
         let refused = |why| Err(LiveError::new(ErrorCode::RestartRequired, why));
-        if self.run.0.is_some() {
-            return refused("a server with --run ends with its command");
-        }
         if self.active.get().is_some() {
             return refused("a standby server takes over instead (--nfs-state)");
         }
-        if !self.ready.load(Ordering::SeqCst) || self.stopping.load(Ordering::SeqCst) {
+        let serves = self.ready.load(Ordering::SeqCst) && self.begun.get().is_some();
+        if !serves || self.stopping.load(Ordering::SeqCst) {
             let why = "the server is starting or stopping";
             return Err(LiveError::new(ErrorCode::Failed, why));
         }
@@ -704,58 +764,128 @@ impl Broker {
     }
 
     /// Makes all processes hand their connections over and end. Those that take too long are
-    /// killed, and their connections are closed. Returns only if no other program continues in this
-    /// process, with the reason.
-    fn hand_over(&self) -> String {
+    /// killed, and their connections are closed. Returns the reason if that fails.
+    fn hand_over(&self) -> Result<(), String> {
         for process in &self.processes {
             let serves = process.serving.load(Ordering::SeqCst) && process.part != Part::Status;
             if !serves || self.ask(process, &Wanted::HandOver).is_err() {
                 process.stop();
             }
         }
-        self.upgrade.wait(HAND_OVER_TIMEOUT).unwrap_or_else(|| {
+        let count = self.processes.len();
+        let ended = self.upgrade.wait_for_ends(count, HAND_OVER_TIMEOUT) || {
             for process in &self.processes {
                 process.signal(Signal::KILL);
             }
-            let why = self.upgrade.wait(HAND_OVER_TIMEOUT);
-            why.unwrap_or_else(|| "a process does not end".into())
-        })
+            self.upgrade.wait_for_ends(count, HAND_OVER_TIMEOUT)
+        };
+        match (ended, self.stopping.load(Ordering::SeqCst)) {
+            (true, false) => Ok(()),
+            (false, _) => Err("a process does not end".into()),
+            (true, true) => Err("the server was stopped".into()),
+        }
     }
 
-    /// Makes `successor` continue. Returns only if none continues in this process, with the reason.
-    fn continue_with(&self, successor: Successor) -> String {
-        if self.stopping.load(Ordering::SeqCst) {
-            return "the server was stopped".into();
-        }
-        let running = self.running.lock().clone();
+    /// Removes and returns the sockets of all processes, which have ended.
+    fn take_sockets(&self) -> Vec<(Part, PartSockets)> {
         let all = self.processes.iter();
-        let sockets: Vec<(Part, PartSockets)> = all
-            .map(|process| (process.part.clone(), process.responder.take_sockets()))
-            .collect();
-        match (successor, &self.program) {
-            (Successor::ServiceManager, _) => {
-                self.stopping.store(true, Ordering::SeqCst);
-                // A restart reads a file again, but for changes by requests.
-                let running = self.plan.control.is_some().then_some(running);
-                if let Err(error) = upgrade::store(sockets, running, self.temporary_key) {
-                    tracing::error!("connections were not stored: {error}");
-                }
-                "the server has stopped".into()
+        all.map(|process| (process.part.clone(), process.responder.take_sockets()))
+            .collect()
+    }
+
+    /// Passes all connections to the service manager's store, and stops.
+    fn store(&self) {
+        if let Err(why) = self.hand_over() {
+            tracing::error!("connections were not stored: {why}");
+            self.stop();
+        } else {
+            self.stopping.store(true, Ordering::SeqCst);
+            // A restart reads a file again, but for changes by requests.
+            let running = self.running.lock().clone();
+            let settings = Settings {
+                running: self.plan.control.is_some().then_some(running),
+                // A restart follows the paths of shares anew.
+                objects: Vec::new(),
+                temporary_key: self.temporary_key,
+            };
+            if let Err(error) = upgrade::store(self.take_sockets(), settings) {
+                tracing::error!("connections were not stored: {error}");
             }
-            (Successor::Program, program) => {
-                let program = program.as_deref().unwrap_or(Path::new("barge"));
-                let error = upgrade::execute(
-                    program,
-                    &sockets,
-                    Some(running),
-                    &self.objects,
-                    self.temporary_key,
-                );
-                for (process, (_, sockets)) in self.processes.iter().zip(sockets) {
-                    process.responder.restore_sockets(sockets);
-                }
-                format!("{}: {error}; the old program continues", program.display())
+        }
+        self.upgrade.fail();
+    }
+
+    /// Makes `program` continue. Returns only if this program does, with the reason.
+    fn continue_with(&self, program: &Path) -> String {
+        if let Err(why) = self.hand_over() {
+            return why;
+        }
+        let sockets = self.take_sockets();
+        let why = self.run_successor(program, &sockets);
+        for (process, (_, sockets)) in self.processes.iter().zip(sockets) {
+            process.responder.restore_sockets(sockets);
+        }
+        why
+    }
+
+    /// Starts `program` with copies of `sockets`, and gives up once it serves. Returns only if it
+    /// does not, with the reason; all its processes have ended then.
+    fn run_successor(&self, program: &Path, sockets: &[(Part, PartSockets)]) -> String {
+        let operation = self.operation.lock().as_ref().map(Operation::descriptors);
+        let settings = Settings {
+            running: Some(self.running.lock().clone()),
+            objects: self.objects.list(),
+            temporary_key: self.temporary_key,
+        };
+        let started = operation.transpose().and_then(|operation| {
+            let operation = operation.unwrap_or_default();
+            upgrade::start(program, sockets, operation, settings, self.may_end())
+        });
+        let started = match started {
+            Ok(started) => started,
+            Err(error) => return error.to_string(),
+        };
+        self.upgrade.set_program(Some(started.id()));
+        let served = started.wait();
+        let why = match served {
+            _ if self.stopping.load(Ordering::SeqCst) => "the server was stopped".into(),
+            Ok(()) => self.give_up(&started).to_string(),
+            Err(why) => why,
+        };
+        self.upgrade.set_program(None);
+        started.kill(why)
+    }
+
+    /// Returns whether this process may end when another program serves.
+    fn may_end(&self) -> bool {
+        upgrade::is_main_process() && self.run.0.is_none()
+    }
+
+    /// Makes `program` begin, and gives its place up. Returns only if that fails.
+    fn give_up(&self, program: &NewProgram) -> io::Error {
+        let raw = program.id().as_raw_nonzero().get();
+        let main = |id: u32| service::notify(&format!("MAINPID={id}\n"));
+        let begun = match self.parent.get() {
+            Some(parent) => program.begin(Some(parent)).and_then(|()| {
+                let successor = Message::Successor(raw);
+                message::send(parent.as_fd(), &successor, None)
+            }),
+            None if self.may_end() => {
+                main(raw.unsigned_abs());
+                // Its messages are accepted then, and those of this process not any more.
+                service::wait_until_processed()
+                    .and_then(|()| program.begin(None))
+                    .inspect_err(|_| main(std::process::id()))
             }
+            None => {
+                let command = *self.command_id.lock();
+                return parent::execute(program.channel(), program.id(), command);
+            }
+        };
+        match begun {
+            // Without destructors: all files are those of the new program.
+            Ok(()) => std::process::exit(0),
+            Err(error) => error,
         }
     }
 
@@ -789,6 +919,10 @@ impl Broker {
         // Inherited, unlike the originals.
         let (channel, control) = &process.childs_ends;
         let (channel, control) = (rustix::io::dup(channel)?, rustix::io::dup(control)?);
+        let predecessor = self.predecessor.lock();
+        let lifeline = predecessor.as_ref().map(|it| rustix::io::dup(&it.lifeline));
+        let _lifeline = lifeline.transpose()?;
+        drop(predecessor);
         // The process asks for all other options, and nobody reads them in its command line.
         let arguments = std::iter::once("serve".to_owned()).chain(self.log.iter().cloned());
         let command = child::command_with(arguments);
@@ -798,7 +932,7 @@ impl Broker {
             ChildOptions {
                 channel: channel.as_raw_fd(),
                 control: control.as_raw_fd(),
-                broker: std::process::id(),
+                broker: upgrade::server_id(),
                 listen_fds: self.listen_fds,
                 part: process.part.clone(),
                 namespaces,
@@ -897,12 +1031,19 @@ impl Backend for Broker {
         if let Err(why) = upgrade::check(program) {
             return failed(&why);
         }
-        if !self.upgrade.begin(Successor::Program) {
+        if !self.upgrade.begin() {
             return failed("an upgrade is in progress");
         }
         tracing::info!("upgrade: connections are handed over");
-        service::notify(&service::reloading());
-        failed(&self.hand_over())
+        if self.may_end() {
+            service::notify(&service::reloading());
+        }
+        let why = self.continue_with(program);
+        self.upgrade.fail();
+        self.wait_until_serving();
+        service::notify_ready("the upgrade failed, the old program continues");
+        let program = program.display();
+        failed(&format!("{program}: {why}; the old program continues"))
     }
 
     fn reload(&self, mut config: Option<&mut Config>) -> Result<(), LiveError> {

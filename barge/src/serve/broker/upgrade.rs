@@ -1,9 +1,10 @@
-//! An upgrade in place: the broker executes the installed program, which continues with its process
-//! id, its listening sockets and the connections of clients.
+//! An upgrade in place: the installed program continues with the listening sockets and the
+//! connections of clients.
 //!
 //! The processes that serve hand their connections over to the broker and end
-//! ([`super::connections`]). Then the broker executes the program, which finds the descriptors in a
-//! manifest. If that fails, it starts the processes again itself.
+//! ([`super::connections`]). Then the broker starts the program, which finds copies of the
+//! descriptors in a manifest, and gives up once that serves ([`super::successor`]). If the program
+//! fails before, the broker starts its own processes again.
 //!
 //! At a stop under a service manager with a store of descriptors (sd_notify(3), `FDSTORE=1`), the
 //! descriptors and the manifest go there instead, and a restart continues with them.
@@ -12,21 +13,23 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
-use sys::inherit::keep_on_exec;
 use transports::Listener;
 
 use super::connections::ConnectionDescriptors;
-use super::objects::Objects;
+use super::objects::{Found, Objects};
 use super::parts::Part;
+use super::successor::{self, NewProgram, Predecessor};
 use crate::config::Config;
+use crate::serve::operation::OperationDescriptors;
 use crate::serve::{activation, handle_key};
 use crate::{Failure, service};
 
@@ -50,7 +53,17 @@ pub(super) struct PartSockets {
     pub(super) connections: ConnectionDescriptors,
 }
 
-/// The description of the descriptors of a program that was executed for an upgrade.
+/// The needs of another program besides the sockets.
+pub(super) struct Settings {
+    /// The configuration, unless it is read again.
+    pub(super) running: Option<Config>,
+    /// The objects of its shares, as [`Objects::list`] returns them.
+    pub(super) objects: Vec<(u32, bool, Arc<Found>)>,
+    /// The secret of a server that stores none.
+    pub(super) temporary_key: [u8; handle_key::LEN],
+}
+
+/// The description of the descriptors of a program that was started for an upgrade.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     parts: Vec<PartManifest>,
@@ -60,6 +73,56 @@ struct Manifest {
     objects: Vec<ObjectManifest>,
     /// The secret of a server that stores none.
     temporary_key: [u8; handle_key::LEN],
+    /// `None` if the service manager has stored the descriptors.
+    predecessor: Option<PredecessorManifest>,
+}
+
+/// The descriptors and facts that a program passes on which still runs.
+#[derive(Serialize, Deserialize)]
+struct PredecessorManifest {
+    /// The descriptor of the socket to it.
+    channel: i32,
+    /// That of the pipe that processes hold before the new program begins.
+    lifeline: i32,
+    /// That of the locked process id file.
+    pidfile: Option<i32>,
+    control: Option<ListenerManifest>,
+    /// The number of sockets that a service manager had passed to the first program.
+    listen_fds: i32,
+    /// The process id that users know the server by, if that process stays.
+    server_id: Option<u32>,
+}
+
+/// The facts of an earlier program that stay true for this process.
+struct Inherited {
+    listen_fds: i32,
+    server_id: Option<u32>,
+}
+
+/// Set once, before anything reads it.
+static INHERITED: OnceLock<Inherited> = OnceLock::new();
+
+/// Returns the number of sockets that a service manager has passed to an earlier program, if there
+/// is one: it was another process.
+pub(in crate::serve) fn passed_on_fds() -> Option<i32> {
+    INHERITED.get().map(|it| it.listen_fds)
+}
+
+/// Returns the id of the process that users know as the server: it passes signals on.
+pub(in crate::serve) fn server_id() -> u32 {
+    let inherited = INHERITED.get().and_then(|it| it.server_id);
+    inherited.unwrap_or_else(std::process::id)
+}
+
+/// Returns whether this process may end in favour of another one: whether it is the main process of
+/// a service of systemd, which follows MAINPID= (sd_notify(3)). Others would take its end for that
+/// of the server. systemd sets SYSTEMD_EXEC_PID since version 248.
+pub(super) fn is_main_process() -> bool {
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    let started = number("SYSTEMD_EXEC_PID") == Some(std::process::id());
+    let follows = INHERITED.get().is_some_and(|it| it.server_id.is_none());
+    let managed = std::env::var_os("NOTIFY_SOCKET").is_some();
+    managed && std::process::id() != 1 && (started || follows)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -88,6 +151,34 @@ struct ListenerManifest {
     fd: i32,
 }
 
+impl ListenerManifest {
+    /// Describes `listener`, which is at `addr` and `place` of the configuration. Adds a duplicate
+    /// that another program inherits to `duplicates`. Returns `None` for an inherited connection
+    /// that was given away.
+    fn of(
+        listener: &Listener,
+        (addr, place): (&str, usize),
+        duplicates: &mut Vec<OwnedFd>,
+    ) -> Option<ListenerManifest> {
+        let fd = listener.inheritable().ok()?;
+        let number = fd.as_raw_fd();
+        duplicates.push(fd);
+        Some(ListenerManifest {
+            addr: addr.to_owned(),
+            place,
+            bound: listener.addr().to_string(),
+            has_file: listener.has_file(),
+            fd: number,
+        })
+    }
+
+    /// Returns the listener, whose descriptor `take` returns.
+    fn listener(&self, take: &mut impl FnMut(i32) -> io::Result<OwnedFd>) -> io::Result<Listener> {
+        let bound = self.bound.parse().map_err(io::Error::other)?;
+        Listener::inherit(take(self.fd)?, &bound, self.has_file)
+    }
+}
+
 /// The sockets and the configuration that this program has taken over from another one.
 #[derive(Default)]
 pub(in crate::serve) struct TakenOver {
@@ -98,10 +189,14 @@ pub(in crate::serve) struct TakenOver {
     pub(super) objects: Objects,
     /// The secret of a server that stores none.
     pub(super) temporary_key: Option<[u8; handle_key::LEN]>,
+    /// Those of the operation of the server.
+    pub(super) operation: OperationDescriptors,
+    /// The program that still runs.
+    pub(super) predecessor: Option<Predecessor>,
 }
 
 impl TakenOver {
-    /// Returns those of this process, if it was executed for an upgrade, or if the service manager
+    /// Returns those of this process, if it was started for an upgrade, or if the service manager
     /// has stored them.
     pub(in crate::serve) fn of_this_process() -> Result<Option<TakenOver>, Failure> {
         if let Some(number) = std::env::var_os(MANIFEST) {
@@ -148,8 +243,7 @@ impl TakenOver {
         for part in manifest.parts {
             let mut sockets = PartSockets::default();
             for one in part.listeners {
-                let bound = one.bound.parse().map_err(io::Error::other)?;
-                let listener = Listener::inherit(take(one.fd)?, &bound, one.has_file)?;
+                let listener = one.listener(&mut take)?;
                 sockets.listeners.push(((one.addr, one.place), listener));
             }
             for fds in part.connections {
@@ -163,12 +257,30 @@ impl TakenOver {
         let objects = manifest.objects.into_iter();
         let objects = objects.map(|it| Ok((it.number, it.writable, take(it.fd)?)));
         let objects = objects.collect::<io::Result<_>>()?;
-        Ok(TakenOver {
+        let mut taken = TakenOver {
             parts,
             running: manifest.running,
             objects: Objects::of(objects),
             temporary_key: Some(manifest.temporary_key),
-        })
+            ..TakenOver::default()
+        };
+        if let Some(of) = manifest.predecessor {
+            let control = of.control.map(|it| it.listener(&mut take)).transpose()?;
+            taken.operation = OperationDescriptors {
+                pidfile: of.pidfile.map(&mut take).transpose()?,
+                control,
+            };
+            taken.predecessor = Some(Predecessor {
+                channel: take(of.channel)?,
+                lifeline: take(of.lifeline)?,
+                stays: of.server_id.is_some(),
+            });
+            INHERITED.get_or_init(|| Inherited {
+                listen_fds: of.listen_fds,
+                server_id: of.server_id,
+            });
+        }
+        Ok(taken)
     }
 
     /// Removes and returns the sockets of `part`.
@@ -212,14 +324,9 @@ pub(super) fn has_store() -> bool {
 }
 
 /// Passes the sockets of `parts` to the service manager's store. The files of Unix sockets stay.
-pub(super) fn store(
-    parts: Vec<(Part, PartSockets)>,
-    running: Option<Config>,
-    key: [u8; handle_key::LEN],
-) -> io::Result<()> {
+pub(super) fn store(parts: Vec<(Part, PartSockets)>, settings: Settings) -> io::Result<()> {
     let mut duplicates = Vec::new();
-    // A restart follows the paths of shares anew.
-    let manifest = write_manifest(&parts, running, None, key, &mut duplicates)?;
+    let manifest = write_manifest(&parts, settings, None, &mut duplicates)?;
     let connections = parts.iter().flat_map(|(_, sockets)| &sockets.connections);
     for fd in duplicates.iter().chain(connections.flatten()) {
         service::store(&stored_name(fd.as_raw_fd()), fd.as_fd())?;
@@ -227,7 +334,7 @@ pub(super) fn store(
     service::store(STORED_MANIFEST, manifest.as_fd())?;
     service::wait_until_processed()?;
     for (_, sockets) in parts {
-        for (_, mut listener) in sockets.listeners {
+        for (_, listener) in sockets.listeners {
             listener.keep_file();
         }
     }
@@ -278,129 +385,122 @@ pub(super) fn check(program: &Path) -> Result<(), String> {
     Err(format!("{}: {why}", program.display()))
 }
 
-/// The holder of the connections after the processes that serve have ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Successor {
-    /// The installed program.
-    Program,
-    /// The service manager, until the next start.
-    ServiceManager,
-}
-
 /// The progress of an upgrade.
 #[derive(Default)]
 pub(super) struct Upgrade {
     stage: Mutex<Stage>,
     changed: Condvar,
+    /// The installed program, which has not begun to serve.
+    program: Mutex<Option<Pid>>,
 }
 
 #[derive(Default)]
 enum Stage {
     #[default]
     None,
-    /// This number of processes have ended, for a program or for the service manager's store.
-    Ending(usize, Successor),
-    /// The program could not be executed, for this reason.
-    Failed(String),
+    /// This number of processes have ended, and wait.
+    Ending(usize),
 }
 
 impl Upgrade {
     /// Begins an upgrade. Returns `false` if one is in progress.
-    pub(super) fn begin(&self, successor: Successor) -> bool {
+    pub(super) fn begin(&self) -> bool {
         let mut stage = self.stage.lock();
-        let begins = !matches!(*stage, Stage::Ending(..));
+        let begins = matches!(*stage, Stage::None);
         if begins {
-            *stage = Stage::Ending(0, successor);
+            *stage = Stage::Ending(0);
         }
         begins
     }
 
     /// Returns whether an upgrade is in progress.
     pub(super) fn is_in_progress(&self) -> bool {
-        matches!(*self.stage.lock(), Stage::Ending(..))
+        matches!(*self.stage.lock(), Stage::Ending(_))
     }
 
-    /// Waits until the upgrade has failed, for `time` at most, and returns the reason.
-    pub(super) fn wait(&self, time: Duration) -> Option<String> {
+    /// Notes that a process has ended. Returns once the upgrade has failed.
+    pub(super) fn process_ended(&self) {
         let mut stage = self.stage.lock();
-        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(..));
-        self.changed.wait_while_for(&mut stage, ending, time);
-        match &*stage {
-            Stage::Failed(why) => Some(why.clone()),
-            _ => None,
-        }
-    }
-
-    /// Notes that one of `count` processes has ended. The last one calls `execute`, which returns
-    /// only if the upgrade has failed, with the reason. Returns once it has.
-    pub(super) fn process_ended(&self, count: usize, execute: impl FnOnce(Successor) -> String) {
-        let mut stage = self.stage.lock();
-        let Stage::Ending(ended, successor) = &mut *stage else {
-            return;
-        };
-        *ended += 1;
-        if *ended == count {
-            *stage = Stage::Failed(execute(*successor));
+        if let Stage::Ending(ended) = &mut *stage {
+            *ended += 1;
             self.changed.notify_all();
-            return;
         }
-        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(..));
+        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(_));
         self.changed.wait_while(&mut stage, ending);
+    }
+
+    /// Waits until `count` processes have ended, for `time` at most, and returns whether they have.
+    pub(super) fn wait_for_ends(&self, count: usize, time: Duration) -> bool {
+        let mut stage = self.stage.lock();
+        let fewer = |stage: &mut Stage| matches!(*stage, Stage::Ending(ended) if ended < count);
+        !self
+            .changed
+            .wait_while_for(&mut stage, fewer, time)
+            .timed_out()
+    }
+
+    /// Ends an upgrade that has failed.
+    pub(super) fn fail(&self) {
+        *self.stage.lock() = Stage::None;
+        self.changed.notify_all();
+    }
+
+    /// Sets the installed program, which has not begun to serve, or notes that it has ended.
+    pub(super) fn set_program(&self, program: Option<Pid>) {
+        *self.program.lock() = program;
+    }
+
+    /// Stops the installed program, if it has not begun to serve.
+    pub(super) fn stop_program(&self) {
+        if let Some(program) = *self.program.lock() {
+            successor::terminate(program);
+        }
     }
 }
 
-/// Executes `program` with the arguments of this process, with the sockets of `parts`, and with the
-/// `objects` of shares. Returns only if that fails.
-pub(super) fn execute(
+/// Starts `program` with the arguments of this process, and with the sockets of `parts` and
+/// `operation`. `managed` says whether it takes the place of this process for the service manager.
+pub(super) fn start(
     program: &Path,
     parts: &[(Part, PartSockets)],
-    running: Option<Config>,
-    objects: &Objects,
-    key: [u8; handle_key::LEN],
-) -> io::Error {
+    operation: OperationDescriptors,
+    settings: Settings,
+    managed: bool,
+) -> io::Result<NewProgram> {
     let mut duplicates = Vec::new();
-    let manifest = match write_manifest(parts, running, Some(objects), key, &mut duplicates) {
-        Ok(manifest) => manifest,
-        Err(error) => return error,
+    let (ends, childs) = successor::ends()?;
+    let control = operation.control.as_ref();
+    let predecessor = PredecessorManifest {
+        channel: childs.channel.as_raw_fd(),
+        lifeline: childs.lifeline.as_raw_fd(),
+        pidfile: operation.pidfile.as_ref().map(AsRawFd::as_raw_fd),
+        control: control.and_then(|it| ListenerManifest::of(it, ("", 0), &mut duplicates)),
+        listen_fds: activation::listen_fds(),
+        server_id: (!managed).then(server_id),
     };
+    let manifest = write_manifest(parts, settings, Some(predecessor), &mut duplicates)?;
     let connections = parts.iter().flat_map(|(_, sockets)| &sockets.connections);
-    let originals: Vec<_> = connections.flatten().chain([&manifest]).collect();
-    let keep = |keep| {
-        let mut all = originals.iter();
-        all.try_for_each(|fd| keep_on_exec(fd.as_fd(), keep))
-    };
-    let mut arguments = std::env::args_os();
-    let mut command = Command::new(program);
-    if let Some(name) = arguments.next() {
-        command.arg0(name);
-    }
-    command.args(arguments);
-    command.env(MANIFEST, manifest.as_raw_fd().to_string());
-    let error = match keep(true) {
-        Ok(()) => command.exec(),
-        Err(error) => error,
-    };
-    // Fails only for a descriptor that is not open.
-    let _ = keep(false);
-    error
+    let own = [&childs.channel, &childs.lifeline];
+    let inherited = connections.flatten().chain(own).chain(&operation.pidfile);
+    NewProgram::start(program, ends, &manifest, inherited, managed)
 }
 
 /// Writes the manifest to a file in memory. Adds descriptors that it names, and that the program
 /// inherits, to `duplicates`; it also names those of connections.
 fn write_manifest(
     parts: &[(Part, PartSockets)],
-    running: Option<Config>,
-    objects: Option<&Objects>,
-    temporary_key: [u8; handle_key::LEN],
+    settings: Settings,
+    predecessor: Option<PredecessorManifest>,
     duplicates: &mut Vec<OwnedFd>,
 ) -> io::Result<OwnedFd> {
     let mut manifest = Manifest {
         parts: Vec::new(),
-        running,
+        running: settings.running,
         objects: Vec::new(),
-        temporary_key,
+        temporary_key: settings.temporary_key,
+        predecessor,
     };
-    for (number, writable, found) in objects.map(Objects::list).unwrap_or_default() {
+    for (number, writable, found) in settings.objects {
         let fd = rustix::io::dup(found.descriptor())?;
         manifest.objects.push(ObjectManifest {
             number,
@@ -410,25 +510,15 @@ fn write_manifest(
         duplicates.push(fd);
     }
     for (part, sockets) in parts {
+        let listeners = sockets
+            .listeners
+            .iter()
+            .filter_map(|((addr, place), it)| ListenerManifest::of(it, (addr, *place), duplicates));
         let mut own = PartManifest {
             part: part.clone(),
-            listeners: Vec::new(),
+            listeners: listeners.collect(),
             connections: Vec::new(),
         };
-        for ((addr, place), listener) in &sockets.listeners {
-            // An inherited connection was given away.
-            let Ok(fd) = listener.inheritable() else {
-                continue;
-            };
-            own.listeners.push(ListenerManifest {
-                addr: addr.clone(),
-                place: *place,
-                bound: listener.addr().to_string(),
-                has_file: listener.has_file(),
-                fd: fd.as_raw_fd(),
-            });
-            duplicates.push(fd);
-        }
         for fds in &sockets.connections {
             let numbers = fds.iter().map(AsRawFd::as_raw_fd);
             own.connections.push(numbers.collect());

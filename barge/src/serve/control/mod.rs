@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use self::protocol::Method;
 pub(super) use self::server::ControlServer;
+use super::broker::upgrade;
 use super::endpoints::normalized;
 use super::live::{ErrorCode, LiveError, LiveRequest, LiveServer, ReloadResult, Target};
 use super::plan::{self, Plan};
@@ -261,7 +262,7 @@ impl Controller {
         Ok(json!({
             "version": VERSION,
             "build": Build::own(),
-            "process": std::process::id(),
+            "process": upgrade::server_id(),
             "user": rustix::process::geteuid().as_raw(),
             "kernel": {
                 "release": kernel.release().to_string_lossy(),
@@ -279,7 +280,7 @@ impl Controller {
 pub(super) fn with_server(mut listing: Value) -> Value {
     if let Some(object) = listing.as_object_mut() {
         object.insert("version".into(), json!(VERSION));
-        object.insert("pid".into(), json!(std::process::id()));
+        object.insert("pid".into(), json!(upgrade::server_id()));
     }
     listing
 }

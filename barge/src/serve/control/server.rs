@@ -39,12 +39,28 @@ pub(in crate::serve) struct ControlServer {
 impl ControlServer {
     /// Binds the socket; clients wait until [`ControlServer::start`].
     pub(in crate::serve) fn bind(addr: &Addr) -> Result<ControlServer, Failure> {
+        ControlServer::new(listen(addr, None)?)
+    }
+
+    /// Returns that of a socket that is bound already.
+    pub(in crate::serve) fn new(listener: Listener) -> Result<ControlServer, Failure> {
         let stop = StopSignal::new().map_err(Failure::new)?;
         Ok(ControlServer {
-            listener: Arc::new(listen(addr, None)?),
+            listener: Arc::new(listener),
             stop: Arc::new(stop),
             thread: OnceLock::new(),
         })
+    }
+
+    /// Returns a duplicate for another program. The socket's file stays when it is dropped.
+    pub(in crate::serve) fn duplicate(&self) -> io::Result<Listener> {
+        let listener = &self.listener;
+        Listener::inherit(listener.socket()?, listener.addr(), listener.has_file())
+    }
+
+    /// Removes the file of an inherited socket at the end from now on.
+    pub(in crate::serve) fn own_file(&self) {
+        self.listener.own_file();
     }
 
     /// Starts a thread that serves the clients with `controller`.
