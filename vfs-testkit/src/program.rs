@@ -1,7 +1,7 @@
 //! Programs that tests write or copy, and then execute.
 //!
 //! A file that this process has open for writing is also open in each child that another thread
-//! starts meanwhile, until that child executes its program. Nobody can execute the file for as long
+//! starts meanwhile, until that child executes its program. For as long, executing the file fails
 //! (`ETXTBSY`). So another process writes it.
 
 use std::io::Write as _;
