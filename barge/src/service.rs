@@ -2,10 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 pub(crate) use command::notify::{ready, send as notify};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::time::{ClockId, clock_gettime};
 use transports::fd_passing::send_with_file;
@@ -27,9 +26,6 @@ pub(crate) fn store(name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
     send_with(&format!("FDSTORE=1\nFDNAME={name}\n"), fd)
 }
 
-/// Time for a service manager to process all messages.
-const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Waits until the service manager has processed all messages: after the end of this process it
 /// ignores them (sd_notify_barrier(3)).
 pub(crate) fn wait_until_processed() -> io::Result<()> {
@@ -37,11 +33,8 @@ pub(crate) fn wait_until_processed() -> io::Result<()> {
     send_with("BARRIER=1", there.as_fd())?;
     drop(there);
     let mut closed = [PollFd::new(&here, PollFlags::empty())];
-    let limit = Timespec::try_from(PROCESS_TIMEOUT).ok();
-    match rustix::io::retry_on_intr(|| poll(&mut closed, limit.as_ref()))? {
-        0 => Err(io::ErrorKind::TimedOut.into()),
-        _ => Ok(()),
-    }
+    rustix::io::retry_on_intr(|| poll(&mut closed, None))?;
+    Ok(())
 }
 
 fn send_with(what: &str, fd: BorrowedFd<'_>) -> io::Result<()> {

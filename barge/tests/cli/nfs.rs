@@ -1,15 +1,10 @@
 //! `barge serve --nfs`: the printed mount commands work over TCP, and over UDP for the locks of v3.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use vfs_testkit::wait_until;
-
-use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, ServerProcess};
 
 /// Encodes a call without arguments, with AUTH_NONE.
@@ -138,58 +133,5 @@ fn calls_without_credentials_take_a_list_of_flavors_with_none() {
         assert_eq!(words(port(&listed), compound())[6], 0);
         assert_eq!(words(port(&listed), getattr())[2], 0, "accepted");
         assert!(listed.stop().success());
-    }
-}
-
-/// Returns whether a process has `dir` open to be read.
-fn reads_directory(process: u32, dir: &Path) -> bool {
-    const O_PATH: u32 = 0o10_000_000;
-    let flags = |number: &std::ffi::OsStr| {
-        let info = Path::new(&format!("/proc/{process}/fdinfo")).join(number);
-        let info = fs::read_to_string(info).ok()?;
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-        u32::from_str_radix(flags.trim(), 8).ok()
-    };
-    let open = fs::read_dir(format!("/proc/{process}/fd")).expect("it runs");
-    open.flatten().any(|entry| {
-        let leads_there = fs::read_link(entry.path()).is_ok_and(|path| path == dir);
-        leads_there && flags(&entry.file_name()).is_some_and(|flags| flags & O_PATH == 0)
-    })
-}
-
-/// The server closes a directory that was not read for two seconds. PostgreSQL's initdb lists a
-/// directory, copies all files of it, reads the end of the listing, and lists it again.
-#[test]
-fn a_directory_whose_listing_took_long_has_entries_when_it_is_listed_again() {
-    if !may_mount() {
-        return;
-    }
-    for version in ["3", "4.0", "4.2"] {
-        let dir = tempfile::tempdir().expect("a directory");
-        let [share, at] = ["share", "at"].map(|name| dir.path().join(name));
-        let listed = share.join("listed");
-        for made in [&share, &at, &listed] {
-            fs::create_dir(made).expect("made");
-        }
-        // So many that the last entry is not `.` or `..`, which are anywhere in a listing of ext4.
-        for number in 0..200 {
-            fs::write(listed.join(number.to_string()), "").expect("written");
-        }
-        let served =
-            ServerProcess::start(&["--nfs", "tcp:127.0.0.1:0", share.to_str().expect("a path")]);
-        let url = format!("nfs://127.0.0.1:{}/?vers={version}", port(&served));
-        let _mounted = Mounted::new(&[&url], &at);
-        let at = at.join("listed");
-        let list = || fs::read_dir(&at).expect("opened").count();
-
-        let open = fs::File::open(&at).expect("opened");
-        let mut buffer = Vec::with_capacity(64 << 10);
-        let mut entries = rustix::fs::RawDir::new(&open, buffer.spare_capacity_mut());
-        while entries.next().transpose().expect("read").is_some() && !entries.is_buffer_empty() {}
-        wait_until("the server has closed the directory", || {
-            !reads_directory(served.serving_id(), &listed)
-        });
-        assert!(entries.next().is_none(), "the end");
-        assert_eq!([list(), list()], [200, 200], "v{version}");
     }
 }

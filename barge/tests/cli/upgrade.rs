@@ -695,6 +695,8 @@ fn clients_outlive_a_restart_with_the_store_of_a_service_manager() {
     };
     let served = managed(fixture.serve(&[]));
     let mut client = Client::connect(&fixture.at("9p"), b"a");
+    // The descriptors are then those of a child of the first process.
+    stdout_of(&fixture.ctl(&["upgrade"]));
     let pid = Pid::from_raw(served.id() as i32).expect("a process");
     kill_process(pid, Signal::TERM).expect("sent");
     manager.receive();
@@ -718,7 +720,7 @@ fn clients_outlive_a_restart_with_the_store_of_a_service_manager() {
 }
 
 #[test]
-fn a_service_manager_follows_the_new_program_and_the_old_one_ends() {
+fn a_service_manager_learns_that_the_server_is_ready_after_upgrades() {
     let fixture = Fixture::new();
     let notify = fixture.at("notify");
     let manager = Manager {
@@ -727,51 +729,24 @@ fn a_service_manager_follows_the_new_program_and_the_old_one_ends() {
     };
     let timeout = Some(Duration::from_secs(60));
     manager.socket.set_read_timeout(timeout).expect("set");
-    let pidfile = fixture.at("pid");
-    let command = fixture.serve(&[&format!("--pidfile={}", pidfile.display())]);
-    // As systemd does.
-    let mut service = Command::new("sh");
-    service
-        .args(["-c", "SYSTEMD_EXEC_PID=$$ exec \"$@\"", "sh"])
-        .arg(command.get_program())
-        .args(command.get_args())
-        .env("NOTIFY_SOCKET", &notify)
-        .stderr(File::create(fixture.at("log")).expect("made"));
-    let served = ServerProcess::run(service);
+    let mut command = fixture.serve(&[]);
+    command.env("NOTIFY_SOCKET", &notify);
+    let served = ServerProcess::run(command);
+    let is_ready = |text: &str| text.starts_with("READY=1");
+    manager.receive_until(is_ready);
     let mut client = Client::connect(&fixture.at("9p"), b"a");
-    let mut main = served.id();
-    manager.receive_until(|text| text.starts_with("READY=1"));
-    fixture.install(b"#!/bin/sh\n[ -n \"$BARGE_UPGRADE_CHECK\" ]\n");
-    stderr_of(&fixture.ctl(&["upgrade"]));
-    let told = manager.receive_until(|text| text.starts_with("READY=1"));
-    assert!(told[0].starts_with("RELOADING=1"), "{told:?}");
-    assert!(!told.concat().contains("MAINPID"), "{told:?}");
-    fixture.install(&fs::read(BARGE).expect("the program"));
-    let mut first = Some(served);
-    for _ in 0..2 {
-        let told = std::thread::scope(|scope| {
-            let upgraded = scope.spawn(|| fixture.ctl(&["upgrade"]));
-            let told = manager.receive_until(|text| text.starts_with("READY=1"));
-            stdout_of(&upgraded.join().expect("no panic"));
-            told
-        });
-        let id = told.iter().find_map(|text| text.strip_prefix("MAINPID="));
-        let next = id.expect("a process id").trim().parse().expect("a number");
-        assert_ne!(next, main);
+    let good = fs::read(BARGE).expect("the program");
+    let bad: &[u8] = b"#!/bin/sh\n[ -n \"$BARGE_UPGRADE_CHECK\" ]\n";
+    for (program, succeeds) in [(bad, false), (&good, true), (bad, false), (&good, true)] {
+        fixture.install(program);
+        let upgraded = fixture.ctl(&["upgrade"]);
+        assert_eq!(upgraded.status.success(), succeeds, "{}", fixture.log());
+        let told = manager.receive_until(|text| text.starts_with("RELOADING=1"));
+        assert!(told.len() < 3, "{told:?}");
+        manager.receive_until(is_ready);
         assert_eq!(client.read(), "a", "{}", fixture.log());
-        if let Some(served) = first.take() {
-            assert!(served.wait().success());
-        }
-        main = next;
-        let installed = fs::metadata(fixture.at("barge")).expect("a program").ino();
-        assert_eq!(program_of(main), Some(installed));
-        let pid = fs::read_to_string(&pidfile).expect("a process id");
-        assert_eq!(pid, format!("{main}\n"));
     }
-    let pid = Pid::from_raw(main as i32).expect("a process");
-    kill_process(pid, Signal::TERM).expect("sent");
-    wait_until("it ends", || program_of(main).is_none());
-    assert!(!fixture.at("9p").exists() && !pidfile.exists());
+    assert!(served.stop().success());
 }
 
 #[test]
@@ -812,11 +787,8 @@ fn process_1_of_a_container_stays() {
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
         .arg(command.get_program())
         .args(command.get_args())
-        // As if its runtime passed messages on to a service manager.
-        .env("NOTIFY_SOCKET", fixture.at("notify"))
-        .env("SYSTEMD_EXEC_PID", "1")
         .stderr(File::create(fixture.at("log")).expect("made"));
-    let _served = ServerProcess::run(container);
+    let served = ServerProcess::run(container);
     let mut client = Client::connect(&fixture.at("9p"), b"a");
     for _ in 0..2 {
         stdout_of(&fixture.ctl(&["upgrade"]));
@@ -824,4 +796,10 @@ fn process_1_of_a_container_stays() {
         let pid = fs::read_to_string(&pidfile).expect("a process id");
         assert_eq!(pid, "1\n");
     }
+    let [first] = crate::served::children(served.id())[..] else {
+        panic!("expected one process");
+    };
+    let first = Pid::from_raw(first as i32).expect("a process");
+    kill_process(first, Signal::TERM).expect("sent");
+    assert!(served.wait().success(), "{}", fixture.log());
 }

@@ -7,7 +7,7 @@
 //! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets and
 //! the virtiofs devices of its guests ([`kept_devices`]). An [`upgrade`] starts another version of
 //! the program ([`successor`]), which continues with the connections of clients ([`connections`]);
-//! where others know the broker by its process id, it stays as a [`parent`].
+//! the first broker stays as a [`parent`], as others know it by its process id.
 
 mod client;
 pub(super) mod confinement;

@@ -1,6 +1,6 @@
-//! The first process of a server after an upgrade, where others know the server by its process id:
-//! process 1 of a container, the child of a shell or of a supervisor, and the process that has
-//! started the command of `--run`.
+//! The first process of a server after an upgrade. Others know the server by its process id: a
+//! service manager, a shell, a supervisor, the kernel if it is process 1 of a container, and the
+//! command of `--run`, its child.
 //!
 //! It passes signals on to the process that serves, and ends with its exit status. It executes its
 //! own program again to become this: that closes all its descriptors and ends its threads. Only
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::successor::{Message, begin};
 use crate::child::{self, message};
-use crate::{CommandResult, Failure};
+use crate::{CommandResult, Failure, service};
 
 /// The environment variable with the options of such a process, as JSON.
 const PARENT: &str = "BARGE_PARENT";
@@ -72,6 +72,8 @@ pub(crate) fn run() -> Option<ExitCode> {
         // Each program that serves is started by the one before, which ends.
         set_child_subreaper(Some(rustix::process::getpid())).map_err(Failure::new)?;
         begin(&channel, None).map_err(Failure::new)?;
+        // The message of the new program may be refused (NotifyAccess=main).
+        service::notify("READY=1\n");
         let watched = |id| {
             let id = Pid::from_raw(id).ok_or_else(|| Failure::new(PARENT))?;
             Ok(Watched { id, status: None })

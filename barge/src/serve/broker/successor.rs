@@ -74,13 +74,12 @@ pub(super) struct NewProgram {
 
 impl NewProgram {
     /// Starts `program` with the arguments of this process. It inherits `descriptors`, of which one
-    /// is the `manifest`. `managed` says whether the service manager accepts its messages.
+    /// is the `manifest`.
     pub(super) fn start<'a>(
         program: &Path,
         ends: OwnEnds,
         manifest: &'a OwnedFd,
         descriptors: impl Iterator<Item = &'a OwnedFd>,
-        managed: bool,
     ) -> io::Result<NewProgram> {
         let mut arguments = std::env::args_os();
         let mut command = Command::new(program);
@@ -90,9 +89,6 @@ impl NewProgram {
         command.args(arguments);
         command.env_remove(CHECK);
         command.env(MANIFEST, manifest.as_raw_fd().to_string());
-        if !managed {
-            command.env_remove("NOTIFY_SOCKET").env_remove("FDSTORE");
-        }
         // Signals of the terminal reach it through this process.
         command.process_group(0);
         let all: Vec<_> = descriptors.chain([manifest]).collect();
@@ -144,9 +140,9 @@ impl NewProgram {
         }
     }
 
-    /// Makes it begin. `parent` is the socket to the parent of both, if there is one.
-    pub(super) fn begin(&self, parent: Option<&OwnedFd>) -> io::Result<()> {
-        begin(&self.ends.channel, parent)
+    /// Makes it begin. `parent` is the socket to the parent of both.
+    pub(super) fn begin(&self, parent: &OwnedFd) -> io::Result<()> {
+        begin(&self.ends.channel, Some(parent))
     }
 
     /// Returns the socket to it.
@@ -248,18 +244,16 @@ pub(super) struct Predecessor {
     pub(super) channel: OwnedFd,
     /// See [`ChildsEnds::lifeline`].
     pub(super) lifeline: OwnedFd,
-    /// Whether the running program, or its parent, stays as the parent of this one.
-    pub(super) stays: bool,
 }
 
 impl Predecessor {
     /// Reports that this program serves, and waits until it may begin. Returns the socket to its
-    /// parent, if that stays.
-    pub(super) fn report(self) -> io::Result<Option<OwnedFd>> {
+    /// parent: the running program becomes that, or passes the socket on.
+    pub(super) fn report(self) -> io::Result<OwnedFd> {
         message::send(self.channel.as_fd(), &Message::Serves, None)?;
         match message::receive(self.channel.as_fd())? {
-            (Message::Begin, Some(parent)) => Ok(Some(parent)),
-            (Message::Begin, None) => Ok(self.stays.then_some(self.channel)),
+            (Message::Begin, Some(parent)) => Ok(parent),
+            (Message::Begin, None) => Ok(self.channel),
             (other, _) => Err(message::unexpected(&other)),
         }
     }

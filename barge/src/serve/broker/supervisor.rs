@@ -582,9 +582,8 @@ impl Broker {
         let predecessor = self.predecessor.lock().take();
         if let Some(predecessor) = predecessor {
             let failed = |error| Failure::new(format!("the earlier program: {error}"));
-            if let Some(parent) = predecessor.report().map_err(failed)? {
-                self.end_with(self.parent.get_or_init(|| Arc::new(parent)))?;
-            }
+            let parent = predecessor.report().map_err(failed)?;
+            self.end_with(self.parent.get_or_init(|| Arc::new(parent)))?;
         }
         for process in &self.processes {
             process.responder.own_files();
@@ -839,7 +838,7 @@ impl Broker {
         };
         let started = operation.transpose().and_then(|operation| {
             let operation = operation.unwrap_or_default();
-            upgrade::start(program, sockets, operation, settings, self.may_end())
+            upgrade::start(program, sockets, operation, settings)
         });
         let started = match started {
             Ok(started) => started,
@@ -856,33 +855,15 @@ impl Broker {
         started.kill(why)
     }
 
-    /// Returns whether this process may end when another program serves.
-    fn may_end(&self) -> bool {
-        upgrade::is_main_process() && self.run.0.is_none()
-    }
-
     /// Makes `program` begin, and gives its place up. Returns only if that fails.
     fn give_up(&self, program: &NewProgram) -> io::Error {
-        let raw = program.id().as_raw_nonzero().get();
-        let main = |id: u32| service::notify(&format!("MAINPID={id}\n"));
-        let begun = match self.parent.get() {
-            Some(parent) => program.begin(Some(parent)).and_then(|()| {
-                let successor = Message::Successor(raw);
-                message::send(parent.as_fd(), &successor, None)
-            }),
-            None if self.may_end() => {
-                main(raw.unsigned_abs());
-                // Its messages are accepted then, and those of this process not any more.
-                service::wait_until_processed()
-                    .and_then(|()| program.begin(None))
-                    .inspect_err(|_| main(std::process::id()))
-            }
-            None => {
-                let command = *self.command_id.lock();
-                return parent::execute(program.channel(), program.id(), command);
-            }
+        let Some(parent) = self.parent.get() else {
+            let command = *self.command_id.lock();
+            return parent::execute(program.channel(), program.id(), command);
         };
-        match begun {
+        let successor = Message::Successor(program.id().as_raw_nonzero().get());
+        let begun = program.begin(parent);
+        match begun.and_then(|()| message::send(parent.as_fd(), &successor, None)) {
             // Without destructors: all files are those of the new program.
             Ok(()) => std::process::exit(0),
             Err(error) => error,
@@ -1035,9 +1016,7 @@ impl Backend for Broker {
             return failed("an upgrade is in progress");
         }
         tracing::info!("upgrade: connections are handed over");
-        if self.may_end() {
-            service::notify(&service::reloading());
-        }
+        service::notify(&service::reloading());
         let why = self.continue_with(program);
         self.upgrade.fail();
         self.wait_until_serving();

@@ -89,14 +89,14 @@ struct PredecessorManifest {
     control: Option<ListenerManifest>,
     /// The number of sockets that a service manager had passed to the first program.
     listen_fds: i32,
-    /// The process id that users know the server by, if that process stays.
-    server_id: Option<u32>,
+    /// The process id that users know the server by.
+    server_id: u32,
 }
 
 /// The facts of an earlier program that stay true for this process.
 struct Inherited {
     listen_fds: i32,
-    server_id: Option<u32>,
+    server_id: u32,
 }
 
 /// Set once, before anything reads it.
@@ -110,19 +110,9 @@ pub(in crate::serve) fn passed_on_fds() -> Option<i32> {
 
 /// Returns the id of the process that users know as the server: it passes signals on.
 pub(in crate::serve) fn server_id() -> u32 {
-    let inherited = INHERITED.get().and_then(|it| it.server_id);
-    inherited.unwrap_or_else(std::process::id)
-}
-
-/// Returns whether this process may end in favour of another one: whether it is the main process of
-/// a service of systemd, which follows MAINPID= (sd_notify(3)). Others would take its end for that
-/// of the server. systemd sets SYSTEMD_EXEC_PID since version 248.
-pub(super) fn is_main_process() -> bool {
-    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    let started = number("SYSTEMD_EXEC_PID") == Some(std::process::id());
-    let follows = INHERITED.get().is_some_and(|it| it.server_id.is_none());
-    let managed = std::env::var_os("NOTIFY_SOCKET").is_some();
-    managed && std::process::id() != 1 && (started || follows)
+    INHERITED
+        .get()
+        .map_or_else(std::process::id, |it| it.server_id)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -273,7 +263,6 @@ impl TakenOver {
             taken.predecessor = Some(Predecessor {
                 channel: take(of.channel)?,
                 lifeline: take(of.lifeline)?,
-                stays: of.server_id.is_some(),
             });
             INHERITED.get_or_init(|| Inherited {
                 listen_fds: of.listen_fds,
@@ -459,13 +448,12 @@ impl Upgrade {
 }
 
 /// Starts `program` with the arguments of this process, and with the sockets of `parts` and
-/// `operation`. `managed` says whether it takes the place of this process for the service manager.
+/// `operation`.
 pub(super) fn start(
     program: &Path,
     parts: &[(Part, PartSockets)],
     operation: OperationDescriptors,
     settings: Settings,
-    managed: bool,
 ) -> io::Result<NewProgram> {
     let mut duplicates = Vec::new();
     let (ends, childs) = successor::ends()?;
@@ -476,13 +464,13 @@ pub(super) fn start(
         pidfile: operation.pidfile.as_ref().map(AsRawFd::as_raw_fd),
         control: control.and_then(|it| ListenerManifest::of(it, ("", 0), &mut duplicates)),
         listen_fds: activation::listen_fds(),
-        server_id: (!managed).then(server_id),
+        server_id: server_id(),
     };
     let manifest = write_manifest(parts, settings, Some(predecessor), &mut duplicates)?;
     let connections = parts.iter().flat_map(|(_, sockets)| &sockets.connections);
     let own = [&childs.channel, &childs.lifeline];
     let inherited = connections.flatten().chain(own).chain(&operation.pidfile);
-    NewProgram::start(program, ends, &manifest, inherited, managed)
+    NewProgram::start(program, ends, &manifest, inherited)
 }
 
 /// Writes the manifest to a file in memory. Adds descriptors that it names, and that the program
