@@ -91,6 +91,7 @@ pub(crate) struct ObjectOf {
     pub(crate) path: PathBuf,
     /// Its number in the first process of the server.
     pub(crate) number: u32,
+    pub(crate) is_directory: bool,
     /// Whether files may be created, changed and removed.
     pub(crate) writable: bool,
 }

@@ -56,18 +56,26 @@ impl From<ObjectOf> for ReachedObject {
 }
 
 impl Share {
+    /// Returns the object that `path` leads to or into, and the path within it.
+    fn object_of<'a>(&self, path: &'a Path) -> Option<(&ReachedObject, &'a Path)> {
+        let all = self.objects.iter();
+        let into = all.filter_map(|it| Some((it, path.strip_prefix(&it.object.path).ok()?)));
+        into.min_by_key(|(_, rest)| rest.components().count())
+    }
+
     /// Returns the path at which this process reaches what is at `path` for the first process.
     pub(super) fn path_here(&self, path: &Path) -> PathBuf {
-        let below = |it: &ReachedObject| {
-            let rest = path.strip_prefix(&it.object.path).ok()?;
-            Some((it.path(), rest.to_owned()))
-        };
-        let all = self.objects.iter().filter_map(below);
-        match all.min_by_key(|(_, rest)| rest.components().count()) {
+        match self.object_of(path) {
             None => path.to_owned(),
-            Some((here, rest)) if rest.as_os_str().is_empty() => here,
-            Some((here, rest)) => here.join(rest),
+            Some((object, rest)) if rest.as_os_str().is_empty() => object.path(),
+            Some((object, rest)) => object.path().join(rest),
         }
+    }
+
+    /// Returns whether `path` leads to a directory, and not into a file.
+    pub(super) fn leads_to_directory(&self, path: &Path) -> bool {
+        let found = self.object_of(path);
+        found.is_none_or(|(object, _)| object.object.is_directory)
     }
 
     /// Returns the source as this process reaches it.

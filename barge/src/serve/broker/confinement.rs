@@ -74,11 +74,15 @@ pub(super) fn uses_network(plan: &Plan) -> bool {
 /// Returns whether the server of `plan` changes directories, or writes files: sources, state or
 /// caches.
 fn uses_directories(plan: &Plan, by_default: bool) -> bool {
-    let changes = |share: &Share| match share.source_here() {
-        Source::Tree(tree) => {
-            let image = tree.image().is_some() || matches!(tree, sources::Source::Memory);
-            !image || share.overlay.is_some()
+    let changes = |share: &Share| match &share.named.source {
+        Source::Tree(sources::Source::Memory | sources::Source::Image(_)) => {
+            share.overlay.is_some()
         }
+        // An image if it leads to a file.
+        Source::Tree(sources::Source::HostDir(path)) => {
+            share.leads_to_directory(path) || share.overlay.is_some()
+        }
+        Source::Tree(_) => true,
         Source::Referral(_) => false,
     };
     // A directory may be added.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::process::geteuid;
 use sandbox::Object;
 
@@ -149,6 +149,8 @@ impl Objects {
                     dir.display()
                 );
             }
+            let kind = fstat(&descriptor).map(|stat| FileType::from_raw_mode(stat.st_mode));
+            let is_directory = kind.is_ok_and(|kind| kind == FileType::Directory);
             let number = self.add(Found {
                 descriptor,
                 writable,
@@ -156,6 +158,7 @@ impl Objects {
             objects.push(ObjectOf {
                 path,
                 number,
+                is_directory,
                 writable,
             });
         }

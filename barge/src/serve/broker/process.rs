@@ -77,9 +77,10 @@ impl Process {
         };
         for number in config.objects() {
             let found = objects.get(number);
-            if let Some(found) = found.filter(|_| self.reached.lock().insert(number)) {
+            if let Some(found) = found.filter(|_| !self.reached.lock().contains(&number)) {
                 let added = sandbox::root::add(child, &found.copy(number)?);
                 added.map_err(io::Error::other)?;
+                self.reached.lock().insert(number);
             }
         }
         Ok(())

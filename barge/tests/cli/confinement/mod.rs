@@ -352,6 +352,31 @@ fn injected_code_in_a_server_reaches_its_sources_alone() {
     server.kill();
 }
 
+#[test]
+fn a_server_of_images_alone_lacks_calls_that_change_directories() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let [share, image] = ["share", "image"].map(|name| dir.path().join(name));
+    fs::create_dir(&share).expect("made");
+    let packed = Command::new(BARGE)
+        .arg("pack")
+        .args([&share, &image])
+        .status();
+    assert!(packed.expect("runs").success());
+    for (source, survives) in [(&share, true), (&image, false)] {
+        let served = ServerProcess::start(&[&format!("a={}", source.display())]);
+        let server = Stopped::attach(served.serving_id());
+        let path = server.put_path(Path::new("/.objects/new"));
+        let called = server.call(libc::SYS_mkdir, [path, 0, 0, 0]);
+        assert_eq!(called.is_ok(), survives, "{}", source.display());
+        if survives {
+            server.kill();
+        }
+    }
+}
+
 /// Without privileges, a user's other files are out of reach as well.
 #[test]
 fn landlock_confines_a_server_of_an_ordinary_user() {
