@@ -34,7 +34,7 @@ impl Guest {
     }
 
     fn kill_server(&self) -> u32 {
-        kill_serving(self.served.id(), || self.served.serving_id())
+        kill_serving(self.served.broker_id(), || self.served.serving_id())
     }
 
     fn upgrade_server(&self) {
@@ -136,7 +136,7 @@ fn a_server_that_does_not_last_closes_the_devices_of_its_guests() {
     let closed = "the devices of its guests are closed";
     wait_until(closed, || {
         // As if its guest made it crash at once.
-        kill_serving(served.id(), || served.serving_id());
+        kill_serving(served.broker_id(), || served.serving_id());
         log().contains(closed)
     });
     client.read("f").expect_err("the connection is closed");

@@ -72,18 +72,22 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Returns the id of the process that serves: itself, its child, or after an upgrade the child
-    /// of that.
+    /// Returns the id of the process that serves: the child of the [broker](Self::broker_id), or
+    /// that if it has none.
     pub(crate) fn serving_id(&self) -> u32 {
-        serving_id(self.id())
+        serving_id(self.broker_id())
     }
 
-    /// Returns the id of the process that runs the installed program after an upgrade, and starts
-    /// the processes that serve.
+    /// Returns the id of the process that starts those that serve: after an upgrade, the child of
+    /// the first one that was started with a manifest, the newest if there are two.
     pub(crate) fn broker_id(&self) -> u32 {
-        let children = children(self.id());
-        let starts = |id: &u32| !crate::served::children(*id).is_empty();
-        children.into_iter().find(starts).unwrap_or(self.id())
+        let has_manifest = |id: &u32| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            let mut variables = environment.split(|byte| *byte == 0);
+            variables.any(|variable| variable.starts_with(b"BARGE_UPGRADE="))
+        };
+        let newest = children(self.id()).into_iter().rfind(has_manifest);
+        newest.unwrap_or(self.id())
     }
 
     /// Returns the ids of the processes that serve, in the order of their start.
@@ -139,12 +143,11 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns the id of the only child that the main thread of process `id` has started, or of its
-/// child, and so on; `id` if it has none.
+/// Returns the id of the only child that the main thread of process `id` has started, or `id` if it
+/// has none.
 pub(crate) fn serving_id(id: u32) -> u32 {
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-    let child = children.unwrap_or_default().trim().parse();
-    child.map_or(id, serving_id)
+    children.unwrap_or_default().trim().parse().unwrap_or(id)
 }
 
 /// Returns the ids of the children of process `id`, in the order of their start. There are none if

@@ -77,10 +77,14 @@ fn kill_server(mounted: &Mounted) -> u32 {
     kill_serving(mounted.id(), || mounted.serving_id())
 }
 
-/// Kills the process that `serving_id` returns, a child of the process `id`, and waits until there
-/// is another one. Returns the id of that.
+/// Kills the process that `serving_id` returns, a child of the process `id`, once there is one, and
+/// waits until there is another one. Returns the id of that.
 pub(crate) fn kill_serving(id: u32, serving_id: impl Fn() -> u32) -> u32 {
-    let server = serving_id();
+    let mut server = id;
+    wait_until("a process serves", || {
+        server = serving_id();
+        server != id
+    });
     let pid = Pid::from_raw(server as i32).expect("a process");
     kill_process(pid, Signal::KILL).expect("it runs");
     let mut next = server;

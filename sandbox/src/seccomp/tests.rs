@@ -101,6 +101,7 @@ const CONFINED: &[(&str, &[i64])] = &[
     ("libc::sigaction", &[libc::SYS_rt_sigaction]),
     ("libc::sigaddset", &[]),
     ("libc::sigemptyset", &[]),
+    ("libc::sigfillset", &[]),
     ("libc::signal", &[libc::SYS_rt_sigaction]),
     ("libc::signalfd", &[libc::SYS_signalfd4]),
     ("libc::syscall", &[]),
