@@ -27,7 +27,7 @@ pub(crate) fn enter_writer(network: bool) {
 
 /// Returns whether a source is on another server.
 pub(crate) fn connects(source: &Source) -> bool {
-    source.host_paths().is_none()
+    source.connects()
 }
 
 /// Confines a command that has opened all its files, and parses them: it has no capabilities, and

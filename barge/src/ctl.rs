@@ -462,7 +462,14 @@ fn list_text(result: &Value) -> String {
         ["PROTOCOL", "ADDRESS", "SHARE", "STATE"],
         ["protocol", "address", "share", "state"],
     );
-    format!("{shares}\n{endpoints}")
+    let all = result["shares"].as_array().into_iter().flatten();
+    let failed = all.filter_map(|share| {
+        let error = share["error"].as_str()?;
+        let text = format!("{}: {error}", share["name"].as_str()?);
+        Some(format!("{}\n", printable(&text)))
+    });
+    let failed: String = failed.collect();
+    format!("{shares}{failed}\n{endpoints}")
 }
 
 fn clients_text(result: &Value) -> String {

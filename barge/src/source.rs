@@ -1,5 +1,6 @@
 //! SOURCE on the command line.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -208,6 +209,16 @@ impl Source {
     pub(crate) fn host_paths(&self) -> Vec<PathBuf> {
         let paths = self.tree().and_then(sources::Source::host_paths);
         paths.unwrap_or_default()
+    }
+
+    /// Returns the paths of this host in the source as it was written, without looking at them.
+    pub(crate) fn written_paths(&self) -> Vec<PathBuf> {
+        let paths = RefCell::new(Vec::new());
+        self.moved(|path| {
+            paths.borrow_mut().push(path.to_owned());
+            path.to_owned()
+        });
+        paths.into_inner()
     }
 
     /// Returns an error if a path of this host that the source consists of does not exist.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use crate::stderr::print_line;
 
 /// The error that ended a command: one line, and the exit status.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     /// The message, without the program's name.
     pub message: String,
@@ -16,11 +16,14 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The exit status of an error of usage.
+    pub const USAGE: u8 = 2;
+
     /// Returns an error of usage: exit status 2.
     pub fn usage(message: impl Display) -> Failure {
         Failure {
             message: message.to_string(),
-            status: 2,
+            status: Failure::USAGE,
         }
     }
 

@@ -33,6 +33,14 @@ pub fn object_path(number: u32) -> PathBuf {
     Path::new(OBJECTS).join(number.to_string())
 }
 
+/// Returns whether the root of this process, which is its own, has the object `number`, without
+/// reaching the object: its file system may hang.
+pub fn has_object(number: u32) -> bool {
+    let name = number.to_string();
+    let mut listed = fs::read_dir(OBJECTS).into_iter().flatten().flatten();
+    listed.any(|entry| *entry.file_name() == *name)
+}
+
 /// Makes `paths` and `objects` the only ones that this process can name. It has to be alone in its
 /// mount namespace. Its working directory stays, but has only those of the paths that are below it.
 pub(crate) fn enter(paths: &[VisiblePath], objects: &[Object]) -> Result<(), Error> {

@@ -225,8 +225,17 @@ impl Source {
         }
     }
 
+    /// Whether the source takes a connection to a server.
+    pub fn connects(&self) -> bool {
+        match self {
+            Source::HostDir(_) | Source::Image(_) | Source::Memory => false,
+            Source::Object(_) | Source::Registry(_) | Source::Remote(_) => true,
+        }
+    }
+
     /// The paths of this host that the source consists of, whether or not they exist, or `None` if
-    /// it takes a connection to a server.
+    /// it takes a connection to a server. Looks whether a path leads into a file, which takes as
+    /// long as its file system hangs.
     pub fn host_paths(&self) -> Option<Vec<PathBuf>> {
         match self {
             Source::HostDir(path) => Some(match Image::locate(path) {

@@ -92,6 +92,8 @@ pub(crate) struct ObjectOf {
     /// Its number in the first process of the server.
     pub(crate) number: u32,
     pub(crate) is_directory: bool,
+    /// Whether it belongs to the source, and not to another option.
+    pub(crate) of_source: bool,
     /// Whether files may be created, changed and removed.
     pub(crate) writable: bool,
 }
@@ -223,6 +225,12 @@ impl Config {
     pub(crate) fn objects(&self) -> impl Iterator<Item = u32> {
         let objects = self.shares.iter().flat_map(|share| &share.objects);
         objects.map(|object| object.number)
+    }
+
+    /// Returns the paths of the objects of all shares.
+    pub(crate) fn object_paths(&self) -> impl Iterator<Item = &Path> {
+        let objects = self.shares.iter().flat_map(|share| &share.objects);
+        objects.map(|object| &*object.path)
     }
 
     /// Makes the shares that are opened as in `running` stay the objects that they are there.

@@ -13,5 +13,5 @@ pub(crate) fn enter_parser() {}
 
 /// Returns whether a source is on another server.
 pub(crate) fn connects(source: &Source) -> bool {
-    source.host_paths().is_none()
+    source.connects()
 }

@@ -100,6 +100,7 @@ pub(super) fn serve(
     let remote = remote.map(|_| Arc::<RemoteCounters>::default());
     // At the end, no other reference to the source may exist, unless its status is served.
     let source_figures = observed.then(|| ObservedSource {
+        problem: None,
         name: String::new(),
         source: options.source.shown().to_string(),
         fs: source.clone(),

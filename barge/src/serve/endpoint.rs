@@ -158,6 +158,8 @@ pub(super) struct EndpointEntry {
 pub(super) enum State {
     #[default]
     Serving,
+    /// Its source is not open: clients get errors until it is.
+    Failed,
     /// It accepts no more clients, and ends soon.
     Draining,
 }

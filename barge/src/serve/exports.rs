@@ -2,16 +2,19 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use block::nbd::Image;
-use hostdir::HostDir;
-use layers::{Bundle, Clients, Gate, Limiter, ReadOnly, stack};
+use layers::{Bundle, Clients, Gate, Limiter};
 use nfs::server::Locations;
 use vfs::Export;
 
 use super::args::access::ClientList;
+use super::awaited::{self, AwaitedTree};
 use super::host::Host;
-use super::opener::{ExportRequirements, OpenedShare, Opener, warn_of_local_locks};
+use super::opener::{
+    AwaitedShare, ExportRequirements, OpenedShare, Opener, OpeningShare, warn_of_local_locks,
+};
 use super::share::{Share, Sources};
 use crate::call_log::CallLogFile;
 use crate::read_trace::TraceFile;
@@ -26,6 +29,8 @@ pub(super) struct Exports {
     pub(super) gates: Vec<Option<Arc<Gate>>>,
     /// The limits of each source, if there are any or they may change.
     pub(super) limiters: Vec<Option<Arc<Limiter>>>,
+    /// Each source, if it was not open when the server started.
+    pub(super) awaited: Vec<Option<Arc<AwaitedShare>>>,
     /// The export of clients that name none: the only source, or a tree with all sources as
     /// directories.
     pub(super) default: Arc<Export>,
@@ -78,6 +83,7 @@ impl Exports {
         self.shares.clear();
         self.gates.clear();
         self.limiters.clear();
+        self.awaited.clear();
     }
 }
 
@@ -124,11 +130,18 @@ pub(super) fn open(
     let names = check(sources)?;
     let serves_images = demands.images;
     let opener = Arc::new(Opener::new(sources, demands, call_log.clone(), host)?);
-    let opened = names.iter().zip(&sources.shares).map(|(name, share)| {
+    let opening = names.iter().zip(&sources.shares).map(|(name, share)| {
         let clients = clients_of(&sources.client_lists, name);
-        opener.open(name, share, clients, host)
+        opener.begin(name, share, clients, host)
     });
-    let opened: Vec<OpenedShare> = opened.collect::<Result<_, _>>()?;
+    let opening: Vec<OpeningShare> = opening.collect::<Result<_, _>>()?;
+    let first_failure = wait(&opening, Instant::now() + awaited::TIMEOUT);
+    if !host.serves_without_sources()
+        && let Some(failure) = first_failure
+    {
+        return Err(failure);
+    }
+    let opened: Vec<OpenedShare> = opening.into_iter().map(OpeningShare::serve).collect();
     let referrals = referrals(&sources.shares);
     let each: Vec<_> = opened.iter().map(|opened| opened.export.clone()).collect();
     let (whole, bundle) = match each.as_slice() {
@@ -149,7 +162,7 @@ pub(super) fn open(
         true => images(sources, &opener, |name| {
             let opened = opened.iter().find(|one| one.export.name == name);
             opened.and_then(|one| one.limiter.clone())
-        })?,
+        }),
         false => Vec::new(),
     };
     Ok(Exports {
@@ -159,6 +172,7 @@ pub(super) fn open(
             .iter()
             .filter_map(|opened| opened.trace.clone())
             .collect(),
+        awaited: opened.iter().map(|opened| opened.awaited.clone()).collect(),
         sources: Arc::new(status::ObservedSources::new(
             opened.into_iter().map(|opened| opened.unlayered).collect(),
         )),
@@ -173,35 +187,45 @@ pub(super) fn open(
     })
 }
 
+/// Waits until `deadline` for the sources of `shares` to open. Returns the first failure if all of
+/// them have failed, or if options are wrong.
+fn wait(shares: &[OpeningShare], deadline: Instant) -> Option<Failure> {
+    let failures = shares.iter().map(|share| share.wait(deadline).err());
+    let failures: Vec<Option<Option<Failure>>> = failures.collect();
+    let have_all_failed = failures
+        .iter()
+        .all(|failure| matches!(failure, Some(Some(_))));
+    let mut failures = failures.into_iter().flatten().flatten();
+    failures.find(|failure| have_all_failed || failure.status == Failure::USAGE)
+}
+
 /// Returns the image files of those of `sources` that are images. `limiter` returns the limits of a
 /// share.
 pub(super) fn images(
     sources: &Sources,
-    opener: &Opener,
+    opener: &Arc<Opener>,
     limiter: impl Fn(&str) -> Option<Arc<Limiter>>,
-) -> Result<Vec<Image>, Failure> {
-    let mut images = Vec::new();
-    for share in &sources.shares {
+) -> Vec<Image> {
+    let images = sources.shares.iter().filter(|share| {
+        let here = share.source_here();
+        here.tree().is_some_and(|tree| tree.image().is_some())
+    });
+    let opening = images.map(|share| {
         let name = share.named.name.clone().unwrap_or_default();
-        let Source::Tree(tree) = share.source_here() else {
-            continue;
-        };
-        let Some(image) = tree.image() else {
-            continue;
-        };
-        let (file, _) = image.file().map_err(Failure::new)?;
-        let opened = HostDir::open(file, sources::local_options()).map_err(Failure::new)?;
-        let file = stack(opened, ReadOnly);
         let clients = clients_of(&sources.client_lists, &name);
-        let file = opener.wrap_image_file(file, share, clients, limiter(&name))?;
-        images.push(Image {
-            name: name.into_bytes(),
-            export: Arc::new(Export::new("", file)),
-            // The root is the file.
-            path: Vec::new(),
-        });
-    }
-    Ok(images)
+        let limiter = limiter(&name);
+        let file = opener.begin_image(&name, share, clients, limiter);
+        (name, file)
+    });
+    let opening: Vec<_> = opening.collect();
+    let deadline = Instant::now() + awaited::TIMEOUT;
+    let image = |(name, file): (String, Arc<AwaitedTree>)| Image {
+        name: name.into_bytes(),
+        export: Arc::new(Export::new("", file.wait(deadline).unwrap_or(file))),
+        // The root is the file.
+        path: Vec::new(),
+    };
+    opening.into_iter().map(image).collect()
 }
 
 fn referrals(shares: &[Share]) -> Vec<Locations> {

@@ -17,6 +17,7 @@ use super::notify::{self, ClientProgram};
 use super::plan::Plan;
 use super::recovery::SharedState;
 use super::recovery::etcd::ActiveServer;
+use super::share::Share;
 use crate::listen::listen;
 use crate::{Failure, private_file};
 
@@ -164,10 +165,26 @@ impl Host {
     }
 
     /// Finds where the objects of `plan` are for this process.
-    pub(super) fn find_objects(&self, plan: &mut Plan) -> Result<(), Failure> {
+    pub(super) fn find_objects(&self, plan: &mut Plan) {
+        if let Host::Brokered(broker) = self {
+            broker.find_objects(plan);
+        }
+    }
+
+    /// Asks again for the objects of `share` that this process does not have.
+    pub(super) fn find_missing_objects(&self, share: &mut Share) -> Result<(), Failure> {
         match self {
             Host::Direct { .. } => Ok(()),
-            Host::Brokered(broker) => broker.find_objects(plan).map_err(Failure::new),
+            Host::Brokered(broker) => broker.find_missing_objects(share),
+        }
+    }
+
+    /// Returns whether this process serves although none of its sources can be opened: it replaces
+    /// another one, or others serve other sources.
+    pub(super) fn serves_without_sources(&self) -> bool {
+        match self {
+            Host::Direct { .. } => false,
+            Host::Brokered(broker) => broker.serves_without_sources(),
         }
     }
 

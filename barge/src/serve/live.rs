@@ -25,11 +25,12 @@ use serde_json::{Value, json};
 use vfs::Export;
 
 use super::args::access::ClientList;
+use super::awaited;
 use super::control::Removed;
 use super::endpoint::{BindContext, Endpoint, EndpointEntry, State};
 use super::exports::{self, Catalog, Exports};
 use super::host::Host;
-use super::opener::{OpenedShare, Opener};
+use super::opener::{AwaitedShare, OpenedShare, Opener, OpeningShare, Unopened};
 use super::plan::Plan;
 use super::share::{Share, Sources};
 use crate::Failure;
@@ -73,6 +74,8 @@ struct LiveShare {
     gate: Option<Arc<Gate>>,
     /// The limits, if there are any or shares can change.
     limiter: Option<Arc<Limiter>>,
+    /// Its source, if that was not open when it was first served.
+    awaited: Option<Arc<AwaitedShare>>,
     clients: Option<ClientList>,
     /// The read trace of an added share, if one is written.
     trace: Option<Arc<TraceFile>>,
@@ -91,6 +94,9 @@ pub(super) struct ShareEntry {
     pub(super) name: String,
     pub(super) source: String,
     pub(super) state: State,
+    /// The reason why it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
 }
 
 /// The shares and endpoints of a server.
@@ -122,6 +128,8 @@ pub(super) enum LiveRequest {
     /// Reads certificates again, and makes `config` the configuration if there is one.
     Reload {
         config: Option<Config>,
+        /// What becomes of its new shares whose sources cannot be opened.
+        unopened: Unopened,
     },
     Clients,
     /// Closes the connection with this number.
@@ -282,15 +290,16 @@ impl LiveServer {
         });
         let settings = configured.chain(std::iter::repeat(Vec::new()));
         let changeable = exports.gates.iter().zip(&exports.limiters);
-        let opened = exports.shares.iter().zip(changeable);
+        let opened = exports.shares.iter().zip(changeable).zip(&exports.awaited);
         let shares = opened.zip(&plan.sources.shares).zip(settings);
         let shares = shares.map(
-            |(((export, changeable), share), opening_settings)| LiveShare {
+            |((((export, changeable), awaited), share), opening_settings)| LiveShare {
                 opening_settings,
                 source: share.named.source.shown().to_string(),
                 export: export.clone(),
                 gate: changeable.0.clone(),
                 limiter: changeable.1.clone(),
+                awaited: awaited.clone(),
                 clients: list_of(&plan.sources.client_lists, &export.name),
                 trace: None,
                 state: State::Serving,
@@ -300,6 +309,9 @@ impl LiveServer {
             shares: shares.collect(),
             endpoints: endpoints.into_iter().map(LiveEndpoint::new).collect(),
         };
+        for share in &state.shares {
+            observe_once_open(&exports.sources, share);
+        }
         LiveServer {
             engine,
             host,
@@ -351,12 +363,12 @@ impl LiveServer {
     }
 
     /// Reads certificates again, and makes `config` the configuration if there is one.
-    fn reload(&self, config: Option<Config>) -> Result<(), Failure> {
+    fn reload(&self, config: Option<Config>, unopened: Unopened) -> Result<(), Failure> {
         for one in &self.endpoints() {
             one.endpoint.reload();
         }
         if let Some(config) = config {
-            self.replace(config)?;
+            self.replace(config, unopened)?;
             tracing::info!("configuration reloaded");
         }
         Ok(())
@@ -369,8 +381,8 @@ impl LiveServer {
             LiveRequest::Add { addition } => self.add(&addition),
             LiveRequest::Drain { target, timeout } => self.drain(&target, timeout),
             LiveRequest::Remove { target, drained } => self.remove(&target, drained),
-            LiveRequest::Reload { config } => {
-                let reloaded = self.reload(config);
+            LiveRequest::Reload { config, unopened } => {
+                let reloaded = self.reload(config, unopened);
                 reloaded.map_or_else(|why| Err(LiveError::failed(why)), |()| Ok(json!({})))
             }
             LiveRequest::Clients => Ok(self.clients()),
@@ -515,13 +527,13 @@ impl LiveServer {
         self.state.lock().endpoints.clone()
     }
 
-    /// Makes the shares and endpoints of `config` the running set. If a share cannot be opened,
-    /// the previous state stays.
-    fn replace(&self, config: Config) -> Result<(), Failure> {
+    /// Makes the shares and endpoints of `config` the running set. On failure the previous state
+    /// stays.
+    fn replace(&self, config: Config, unopened: Unopened) -> Result<(), Failure> {
         let _changing = self.changing.lock();
         let mut plan = Plan::of_settings(&config)?;
         self.host.limit(&mut plan);
-        self.host.find_objects(&mut plan)?;
+        self.host.find_objects(&mut plan);
         let names = exports::check(&plan.sources)?;
         let restart = self.changes_requiring_restart(&config);
         let (shares, endpoints) = {
@@ -583,7 +595,7 @@ impl LiveServer {
             }
         }
         change.added_endpoints = wanted.into_iter().filter_map(|(_, one)| one).collect();
-        self.apply(change, Some(&plan.sources))?;
+        self.apply(change, Some(&plan.sources), unopened)?;
         if let Some(defaults) = &mut *self.defaults.lock() {
             defaults.take_share_defaults(&config);
         }
@@ -624,8 +636,7 @@ impl LiveServer {
         };
         drop(defaults);
         let mut plan = Plan::of_settings(&config).map_err(|why| invalid(why.message))?;
-        let found = self.host.find_objects(&mut plan);
-        found.map_err(LiveError::failed)?;
+        self.host.find_objects(&mut plan);
         let mut change = Change::default();
         for (share, configured) in plan.sources.shares.iter().zip(config.shares()) {
             let Some(name) = &configured.name else {
@@ -646,7 +657,7 @@ impl LiveServer {
             .filter_map(|it| it.setting())
             .collect();
         self.check_new(&change)?;
-        self.apply(change, Some(&plan.sources))
+        self.apply(change, Some(&plan.sources), Unopened::Refused)
             .map_err(LiveError::failed)?;
         let state = self.state.lock();
         let is_new = |share: &&LiveShare| {
@@ -704,7 +715,8 @@ impl LiveServer {
                 .collect(),
             addrs: endpoints.flat_map(|it| addrs_of(&**it)).collect(),
         };
-        self.apply(change, None).map_err(LiveError::failed)?;
+        self.apply(change, None, Unopened::Refused)
+            .map_err(LiveError::failed)?;
         Ok(json!(removed))
     }
 
@@ -868,14 +880,19 @@ impl LiveServer {
     /// Carries out `change`. The added shares are among `sources`, if there are any. On failure the
     /// shares and endpoints stay as they are, except for endpoints that were removed for others at
     /// the same address.
-    fn apply(&self, mut change: Change<'_>, sources: Option<&Sources>) -> Result<(), Failure> {
+    fn apply(
+        &self,
+        mut change: Change<'_>,
+        sources: Option<&Sources>,
+        unopened: Unopened,
+    ) -> Result<(), Failure> {
         let changes_shares = !change.added_shares.is_empty() || !change.removed_shares.is_empty();
         if self.bundle.is_none() && changes_shares {
             return Err(Failure::usage(
                 "a share without a name cannot change while it is served: restart the server",
             ));
         }
-        let opened = self.open(&change)?;
+        let opened = self.open(&change, unopened)?;
         let (old, endpoints) = {
             let state = self.state.lock();
             (state.shares.clone(), state.endpoints.clone())
@@ -891,13 +908,16 @@ impl LiveServer {
         })?;
         // Infallible from here on.
         change.set_terms(&shares);
-        for (new, _) in opened {
-            tracing::info!(
-                share = new.export.name,
-                source = new.unlayered.source,
-                "serving a share"
-            );
+        for (new, live) in opened {
+            if new.awaited.is_none() {
+                tracing::info!(
+                    share = new.export.name,
+                    source = new.unlayered.source,
+                    "serving a share"
+                );
+            }
             self.sources.put(new.unlayered);
+            observe_once_open(&self.sources, &live);
         }
         {
             let mut state = self.state.lock();
@@ -948,6 +968,7 @@ impl LiveServer {
     fn end_share(&self, share: &LiveShare) {
         let name = &share.export.name;
         share.gate.iter().for_each(|gate| gate.close());
+        share.awaited.iter().for_each(|awaited| awaited.end());
         // Requests that wait get the error of the closed gate.
         let limiter = share.limiter.iter();
         limiter.for_each(|limiter| limiter.set(Limits::default()));
@@ -967,23 +988,48 @@ impl LiveServer {
     }
 
     /// Opens the added shares.
-    fn open(&self, change: &Change<'_>) -> Result<Vec<(OpenedShare, LiveShare)>, Failure> {
-        let opened = change.added_shares.iter().map(|new| {
+    fn open(
+        &self,
+        change: &Change<'_>,
+        unopened: Unopened,
+    ) -> Result<Vec<(OpenedShare, LiveShare)>, Failure> {
+        let opening = change.added_shares.iter().map(|new| {
             let clients = new.clients.as_ref().map(|list| &list.clients);
-            let share = self.opener.open(new.name, new.share, clients, &self.host)?;
+            self.opener.begin(new.name, new.share, clients, &self.host)
+        });
+        let opening: Vec<OpeningShare> = opening.collect::<Result<_, Failure>>()?;
+        let deadline = Instant::now() + awaited::TIMEOUT;
+        for (share, new) in opening.iter().zip(&change.added_shares) {
+            let failure = match share.wait(deadline) {
+                Ok(()) => continue,
+                Err(Some(failure)) => failure,
+                Err(None) => {
+                    let source = new.share.named.source.shown();
+                    Failure::new(format!("{source}: does not answer"))
+                }
+            };
+            if unopened == Unopened::Refused {
+                opening.iter().for_each(OpeningShare::end);
+                return Err(failure);
+            }
+        }
+        let added = opening.into_iter().zip(&change.added_shares);
+        let added = added.map(|(share, new)| {
+            let share = share.serve();
             let live = LiveShare {
                 opening_settings: new.opening_settings.clone(),
                 source: new.share.named.source.shown().to_string(),
                 export: share.export.clone(),
                 gate: share.gate.clone(),
                 limiter: share.limiter.clone(),
+                awaited: share.awaited.clone(),
                 clients: new.clients.clone(),
                 trace: share.trace.clone(),
                 state: State::Serving,
             };
-            Ok((share, live))
+            (share, live)
         });
-        opened.collect()
+        Ok(added.collect())
     }
 
     /// Binds and starts `endpoints`, which serve `shares`. If one fails, closes those before it.
@@ -1001,7 +1047,7 @@ impl LiveServer {
                 exports::images(sources, &self.opener, |name| {
                     let share = shares.iter().find(|share| share.export.name == name);
                     share.and_then(|share| share.limiter.clone())
-                })?
+                })
             }
             _ => Vec::new(),
         };
@@ -1010,6 +1056,7 @@ impl LiveServer {
             shares: parts.shares,
             gates: Vec::new(),
             limiters: Vec::new(),
+            awaited: Vec::new(),
             default: self.default.clone(),
             bundle: self.bundle.clone(),
             sources: self.sources.clone(),
@@ -1105,10 +1152,15 @@ impl Change<'_> {
 
 impl LiveShare {
     fn entry(&self) -> ShareEntry {
+        let error = self.awaited.as_ref().and_then(|awaited| awaited.problem());
         ShareEntry {
             name: self.export.name.clone(),
             source: self.source.clone(),
-            state: self.state,
+            state: match &error {
+                Some(_) => State::Failed,
+                None => self.state,
+            },
+            error,
         }
     }
 
@@ -1192,6 +1244,14 @@ fn engine_limits(engine: &Engine) -> Value {
             "idle": tuning.timeouts.idle.map(seconds),
         },
     })
+}
+
+/// Adds the source of `share` to `sources` once it is open, if it is not.
+fn observe_once_open(sources: &Arc<ObservedSources>, share: &LiveShare) {
+    if let Some(awaited) = &share.awaited {
+        let sources = sources.clone();
+        awaited.on_open(move |observed| sources.put(observed));
+    }
 }
 
 fn no_share(name: &str) -> LiveError {

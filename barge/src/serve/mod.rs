@@ -10,6 +10,7 @@ pub(crate) mod agent;
 mod announce;
 pub(crate) mod args;
 mod async_copy;
+mod awaited;
 pub(crate) mod broker;
 pub(crate) mod control;
 mod endpoint;
@@ -178,6 +179,8 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         .iter()
         .flat_map(|one| one.environment(one.bound()));
     let environment: Vec<_> = environment.collect();
+    let opened = exports.awaited.iter().filter(|it| it.is_none()).count();
+    let has_source = opened > 0 || exports.awaited.is_empty();
     let live = LiveServer::new(
         engine.clone(),
         host.clone(),
@@ -210,7 +213,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
             // The broker alone reads the configuration again.
             let reload: Reload = Box::new(|| {});
             let signals = signals::on_parents_signal(stop, Some(reload))?;
-            broker.report_ready().map_err(Failure::new)?;
+            broker.report_ready(has_source).map_err(Failure::new)?;
             signals
         }
     };

@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use hostdir::HostDir;
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::limit::Timer;
 use layers::squash::SquashMode;
-use layers::{Admission, Clients, DiskQuota, Gate, Hide, Limiter};
+use layers::{Admission, Clients, DiskQuota, Gate, Hide, Limiter, ReadOnly};
 use parking_lot::Mutex;
 use remote::ClientOwner;
+use serde::{Deserialize, Serialize};
 use vfs::source_stats::RemoteCounters;
 use vfs::{Call, Caller, Cx, Export, FileSystem, HandleKey, Support};
 
 use super::agent::AgentShares;
+use super::awaited::{AwaitedTree, SourceOpener};
 use super::handle_key;
 use super::host::Host;
 use super::project_quota;
@@ -55,6 +58,7 @@ pub(super) struct Opener {
     /// The shares whose changes agents may repeat, if there are agents.
     agents: Option<Arc<AgentShares>>,
     clients: ClientOwners,
+    source_opener: SourceOpener,
 }
 
 /// The names of shares as clients of their servers, by share. They derive from a secret that a
@@ -97,9 +101,62 @@ pub(super) struct ExportRequirements {
     pub(super) agents: bool,
 }
 
-/// An opened share.
+/// A share whose source is being opened.
+pub(super) struct OpeningShare {
+    name: String,
+    tree: Arc<AwaitedTree>,
+    /// The source as it is observed once it is open.
+    observed: Arc<Mutex<Option<status::ObservedSource>>>,
+    source: String,
+    fd_passing: bool,
+    gate: Option<Arc<Gate>>,
+    limiter: Option<Arc<Limiter>>,
+    trace: Option<Arc<TraceFile>>,
+}
+
+/// A share that was served before its source was open.
+pub(super) struct AwaitedShare {
+    tree: Arc<AwaitedTree>,
+    observed: Arc<Mutex<Option<status::ObservedSource>>>,
+}
+
+impl AwaitedShare {
+    /// Returns the reason why the source is not open, or `None` if it is.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.tree.problem()
+    }
+
+    /// Calls `notify` with the source as it is observed once it is open.
+    pub(super) fn on_open(&self, notify: impl FnOnce(status::ObservedSource) + Send + 'static) {
+        let observed = self.observed.clone();
+        self.tree.on_open(move || {
+            let opened = observed.lock().take();
+            if let Some(opened) = opened {
+                notify(opened);
+            }
+        });
+    }
+
+    /// Ends the attempts to open the source: the share has ended.
+    pub(super) fn end(&self) {
+        self.tree.end();
+    }
+}
+
+/// What becomes of a share whose source cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Unopened {
+    /// The change that adds it fails.
+    Refused,
+    /// It is served all the same ([`AwaitedTree`]).
+    Awaited,
+}
+
+/// A share that is served.
 pub(super) struct OpenedShare {
     pub(super) export: Arc<Export>,
+    /// Its source, if that was not open when it was first served.
+    pub(super) awaited: Option<Arc<AwaitedShare>>,
     /// The gate with the terms, if they may change.
     pub(super) gate: Option<Arc<Gate>>,
     /// The limits, if there are any or they may change.
@@ -146,6 +203,7 @@ impl Opener {
             timer: Timer::new(),
             agents: demands.agents.then(Arc::default),
             clients: ClientOwners::default(),
+            source_opener: SourceOpener::new(),
         })
     }
 
@@ -154,129 +212,77 @@ impl Opener {
         self.agents.as_ref()
     }
 
-    /// Opens `share` under `name` for `clients`, or for all clients. Its read trace is a file of
-    /// `host`.
-    pub(super) fn open(
-        &self,
+    /// Begins to open `share` under `name` for `clients`, or for all clients. Its read trace is a
+    /// file of `host`.
+    pub(super) fn begin(
+        self: &Arc<Self>,
         name: &str,
         share: &Share,
         clients: Option<&Arc<Clients>>,
         host: &Host,
-    ) -> Result<OpenedShare, Failure> {
-        let source = &share.named.source;
-        let names = match (source, &self.server_identity) {
-            (Source::Tree(sources::Source::HostDir(_)), Some(identity)) => {
-                handle_index_file(identity, name)
-            }
-            _ => None,
-        };
-        let secret = self.secret.as_ref();
-        let hidden = (!share.hidden.is_empty()).then(|| Hide::new(share.hidden.clone()));
-        // Other rules make handles stale that they may hide.
-        let key = secret.map(|secret| match &hidden {
-            Some(hidden) => secret.derive("export", &[name.as_bytes(), &hidden.digest()]),
-            None => secret.derive("export", &[name.as_bytes()]),
-        });
-        // Without NFS, only the state of a session for another process has handles. Files that
-        // rules hide are out of reach because nobody can make a handle of them.
-        let own_key = hidden.as_ref().map(|hidden| {
-            let parts: [&[u8]; 2] = [name.as_bytes(), &hidden.digest()];
-            self.temporary.derive("export", &parts)
-        });
-        let options = hostdir::Options {
-            descriptors: Some(self.descriptors),
-            key: key.clone().or(own_key),
-            public_handle_key: key.is_none() && hidden.is_none(),
-            shown_path: shown_path(source),
-            ..share.hostdir.clone()
-        };
-        let mut client = share.source_here();
-        if let Source::Tree(sources::Source::Remote(url)) = &mut client
-            && let Some(owner) = url.client_owner()
-        {
-            *owner = Some(self.clients.get(name, &self.temporary));
-        }
-        let opened = source.open_at(
-            &client,
-            hostdir::Options {
-                handle_index: names,
-                ..options.clone()
-            },
-        )?;
-        if self.kernel_handles && opened.capabilities().handles != Support::Native {
-            return Err(Failure::usage(format!(
-                "{}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory",
-                source.shown()
-            )));
-        }
-        let is_remote = matches!(source, Source::Tree(sources::Source::Remote(_)));
-        let remote = (self.counts && is_remote).then(Arc::<RemoteCounters>::default);
-        let limiter = self.limiter(share);
-        let quota = match share.quota {
-            limits if limits == DiskLimits::default() => None,
-            limits => Some(open_quota(&*opened, source, name, limits)?),
-        };
-        let unlayered = status::ObservedSource {
-            name: name.to_owned(),
-            source: source.shown().to_string(),
-            fs: opened.clone(),
-            pages: None,
-            files: None,
-            remote: remote.clone(),
-            limiter: limiter.clone(),
-            quota: quota.clone(),
-        };
+    ) -> Result<OpeningShare, Failure> {
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
         let trace = trace.transpose()?;
-        let overlay = share.overlay.clone();
-        // Directories seal their handles themselves.
-        let seals =
-            overlay.is_some() || matches!(source, Source::Tree(sources::Source::HostDir(_)));
-        let (stack, gate) = self.shared_layers(share, clients, limiter.clone());
-        let stack = Stack {
-            remote,
-            read_trace: trace.clone(),
-            overlay: overlay.map(|dir| {
-                let here = share.path_here(&dir);
-                let shown_path = Some(dir);
-                (
-                    here,
-                    hostdir::Options {
-                        shown_path,
-                        ..options
-                    },
-                )
-            }),
-            quota: quota.and_then(|quota| quota.counted),
-            hidden,
-            seal: key.filter(|_| !seals),
-            call_log: self.call_log.clone().map(|log| (log, name)),
-            agents: self.agents.as_deref().map(|shares| (shares, name)),
-            ..stack
+        let limiter = self.limiter(share);
+        let terms = self.terms(share, clients);
+        let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
+        let observed = Arc::<Mutex<Option<status::ObservedSource>>>::default();
+        let opening = OpeningSource {
+            opener: self.clone(),
+            name: name.to_owned(),
+            share: Mutex::new(share.clone()),
+            host: host.clone(),
+            terms,
+            gate: gate.clone(),
+            limiter: limiter.clone(),
+            trace: trace.clone(),
         };
-        let fs = stack.wrap(opened)?;
-        let export = Export::new(name, fs).with_fd_passing(share.fd_passing);
-        Ok(OpenedShare {
-            export: Arc::new(export.with_local_locks_warning(warn_of_local_locks)),
+        let opened = observed.clone();
+        let open = move || {
+            let (tree, observed) = opening.open()?;
+            *opened.lock() = Some(observed);
+            Ok(tree)
+        };
+        Ok(OpeningShare {
+            name: name.to_owned(),
+            tree: self.source_opener.begin(name, Box::new(open)),
+            observed,
+            source: share.named.source.shown().to_string(),
+            fd_passing: share.fd_passing,
             gate,
             limiter,
-            unlayered,
             trace,
         })
     }
 
-    /// Stacks the layers of `share`, whose limits are `limiter`, on the file of its image, without
-    /// those of the share's own files.
-    pub(super) fn wrap_image_file(
-        &self,
-        file: Arc<dyn FileSystem>,
+    /// Begins to open the image that `share` is, as a file: the disk `name` for `clients`, or for
+    /// all clients.
+    pub(super) fn begin_image(
+        self: &Arc<Self>,
+        name: &str,
         share: &Share,
         clients: Option<&Arc<Clients>>,
         limiter: Option<Arc<Limiter>>,
-    ) -> Result<Arc<dyn FileSystem>, Failure> {
-        let (stack, _) = self.shared_layers(share, clients, limiter);
-        stack.wrap(file)
+    ) -> Arc<AwaitedTree> {
+        let terms = self.terms(share, clients);
+        let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
+        let (opener, share) = (self.clone(), share.clone());
+        let open = move || {
+            let source = &share.named.source;
+            let here = share.source_here();
+            let image = here.tree().and_then(sources::Source::image);
+            let image = image
+                .ok_or_else(|| Failure::new(format!("{}: expected an image", source.shown())))?;
+            let opened = image
+                .file()
+                .and_then(|(file, _)| HostDir::open(file, sources::local_options()));
+            let file = opened.map_err(|error| source.failed(&error))?;
+            let access = opener.access(gate.as_ref(), &terms);
+            let stack = shared_layers(&share, access, limiter.clone());
+            stack.wrap(layers::stack(file, ReadOnly))
+        };
+        self.source_opener.begin(name, Box::new(open))
     }
 
     /// Returns the limits of `share`, if there are any or they may change.
@@ -308,31 +314,206 @@ impl Opener {
         }
     }
 
-    /// Returns the layers of everything that clients of `share` can access, and the gate, if the
-    /// terms may change.
-    fn shared_layers<'a>(
-        &self,
-        share: &'a Share,
-        clients: Option<&Arc<Clients>>,
-        limiter: Option<Arc<Limiter>>,
-    ) -> (Stack<'a>, Option<Arc<Gate>>) {
-        let terms = self.terms(share, clients);
-        let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
-        let stack = Stack {
-            ids: &share.ids,
-            xattrs: share.xattrs.as_ref(),
-            access: match &gate {
-                Some(gate) => Access::Gated(gate.clone()),
-                None => Access::Fixed {
-                    terms,
-                    connected: self.connected,
-                },
+    /// Returns the policy of access of a share with these `terms`, which may change if it has a
+    /// gate.
+    fn access(&self, gate: Option<&Arc<Gate>>, terms: &AccessPolicy) -> Access {
+        match gate {
+            Some(gate) => Access::Gated(gate.clone()),
+            None => Access::Fixed {
+                terms: terms.clone(),
+                connected: self.connected,
             },
-            log_requests: true,
-            limiter,
-            ..Stack::default()
+        }
+    }
+}
+
+/// Returns the layers of everything that clients of `share` can access.
+fn shared_layers(share: &Share, access: Access, limiter: Option<Arc<Limiter>>) -> Stack<'_> {
+    Stack {
+        ids: &share.ids,
+        xattrs: share.xattrs.as_ref(),
+        access,
+        log_requests: true,
+        limiter,
+        ..Stack::default()
+    }
+}
+
+/// A share whose source is to be opened.
+struct OpeningSource {
+    opener: Arc<Opener>,
+    name: String,
+    share: Mutex<Share>,
+    host: Host,
+    terms: AccessPolicy,
+    gate: Option<Arc<Gate>>,
+    limiter: Option<Arc<Limiter>>,
+    trace: Option<Arc<TraceFile>>,
+}
+
+impl OpeningSource {
+    /// Opens the source, with its layers.
+    fn open(&self) -> Result<(Arc<dyn FileSystem>, status::ObservedSource), Failure> {
+        let share = {
+            let mut share = self.share.lock();
+            self.host.find_missing_objects(&mut share)?;
+            share.clone()
         };
-        (stack, gate)
+        let (opener, name, source) = (&self.opener, &*self.name, &share.named.source);
+        let names = match (source, &opener.server_identity) {
+            (Source::Tree(sources::Source::HostDir(_)), Some(identity)) => {
+                handle_index_file(identity, name)
+            }
+            _ => None,
+        };
+        let secret = opener.secret.as_ref();
+        let hidden = (!share.hidden.is_empty()).then(|| Hide::new(share.hidden.clone()));
+        // Other rules make handles stale that they may hide.
+        let key = secret.map(|secret| match &hidden {
+            Some(hidden) => secret.derive("export", &[name.as_bytes(), &hidden.digest()]),
+            None => secret.derive("export", &[name.as_bytes()]),
+        });
+        // Without NFS, only the state of a session for another process has handles. Files that
+        // rules hide are out of reach because nobody can make a handle of them.
+        let own_key = hidden.as_ref().map(|hidden| {
+            let parts: [&[u8]; 2] = [name.as_bytes(), &hidden.digest()];
+            opener.temporary.derive("export", &parts)
+        });
+        let options = hostdir::Options {
+            descriptors: Some(opener.descriptors),
+            key: key.clone().or(own_key),
+            public_handle_key: key.is_none() && hidden.is_none(),
+            shown_path: shown_path(source),
+            ..share.hostdir.clone()
+        };
+        let mut client = share.source_here();
+        if let Source::Tree(sources::Source::Remote(url)) = &mut client
+            && let Some(owner) = url.client_owner()
+        {
+            *owner = Some(opener.clients.get(name, &opener.temporary));
+        }
+        let opened = source.open_at(
+            &client,
+            hostdir::Options {
+                handle_index: names,
+                ..options.clone()
+            },
+        )?;
+        if opener.kernel_handles && opened.capabilities().handles != Support::Native {
+            return Err(Failure::usage(format!(
+                "{}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory",
+                source.shown()
+            )));
+        }
+        let is_remote = matches!(source, Source::Tree(sources::Source::Remote(_)));
+        let remote = (opener.counts && is_remote).then(Arc::<RemoteCounters>::default);
+        let quota = match share.quota {
+            limits if limits == DiskLimits::default() => None,
+            limits => Some(open_quota(&*opened, source, name, limits)?),
+        };
+        let observed = status::ObservedSource {
+            quota: quota.clone(),
+            remote: remote.clone(),
+            ..observed(
+                name,
+                &source.shown().to_string(),
+                opened.clone(),
+                self.limiter.clone(),
+            )
+        };
+        let overlay = share.overlay.clone();
+        // Directories seal their handles themselves.
+        let seals =
+            overlay.is_some() || matches!(source, Source::Tree(sources::Source::HostDir(_)));
+        let access = opener.access(self.gate.as_ref(), &self.terms);
+        let stack = Stack {
+            remote,
+            read_trace: self.trace.clone(),
+            overlay: overlay.map(|dir| {
+                let here = share.path_here(&dir);
+                let shown_path = Some(dir);
+                (
+                    here,
+                    hostdir::Options {
+                        shown_path,
+                        ..options
+                    },
+                )
+            }),
+            quota: quota.and_then(|quota| quota.counted),
+            hidden,
+            seal: key.filter(|_| !seals),
+            call_log: opener.call_log.clone().map(|log| (log, name)),
+            agents: opener.agents.as_deref().map(|shares| (shares, name)),
+            ..shared_layers(&share, access, self.limiter.clone())
+        };
+        Ok((stack.wrap(opened)?, observed))
+    }
+}
+
+/// Returns `fs`, the tree of the share `name`, as the status page observes it.
+fn observed(
+    name: &str,
+    source: &str,
+    fs: Arc<dyn FileSystem>,
+    limiter: Option<Arc<Limiter>>,
+) -> status::ObservedSource {
+    status::ObservedSource {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        fs,
+        problem: None,
+        pages: None,
+        files: None,
+        remote: None,
+        limiter,
+        quota: None,
+    }
+}
+
+impl OpeningShare {
+    /// Waits until `deadline` for the source to open. Returns the failure if it does not.
+    pub(super) fn wait(&self, deadline: Instant) -> Result<(), Option<Failure>> {
+        self.tree.wait(deadline).map(drop)
+    }
+
+    /// Returns the share, whose source has opened or is awaited.
+    pub(super) fn serve(self) -> OpenedShare {
+        let opened = self.tree.wait(Instant::now()).ok();
+        let opened = opened.and_then(|fs| Some((fs, self.observed.lock().take()?)));
+        let (fs, unlayered, awaited) = match opened {
+            Some((fs, unlayered)) => (fs, unlayered, None),
+            None => {
+                let fs: Arc<dyn FileSystem> = self.tree.clone();
+                let tree = self.tree.clone();
+                if let Some(why) = tree.problem() {
+                    tree.report(&why);
+                }
+                let unlayered = status::ObservedSource {
+                    problem: Some(Box::new(move || tree.problem())),
+                    ..observed(&self.name, &self.source, fs.clone(), self.limiter.clone())
+                };
+                let awaited = AwaitedShare {
+                    tree: self.tree.clone(),
+                    observed: self.observed,
+                };
+                (fs, unlayered, Some(Arc::new(awaited)))
+            }
+        };
+        let export = Export::new(self.name, fs).with_fd_passing(self.fd_passing);
+        OpenedShare {
+            export: Arc::new(export.with_local_locks_warning(warn_of_local_locks)),
+            awaited,
+            gate: self.gate,
+            limiter: self.limiter,
+            unlayered,
+            trace: self.trace,
+        }
+    }
+
+    /// Ends the attempts to open the source.
+    pub(super) fn end(&self) {
+        self.tree.end();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
@@ -14,19 +15,23 @@ use crate::config::ObjectOf;
 use crate::source::{NamedSource, Source};
 
 /// An object of the host that a share consists of.
+#[derive(Clone)]
 pub(super) struct ReachedObject {
     object: ObjectOf,
     pub(super) place: Place,
 }
 
 /// The place of an object for this process.
+#[derive(Clone)]
 pub(super) enum Place {
     /// Its path. Only a process that is not confined follows that.
     Path,
     /// The root of this process.
     Root,
     /// This descriptor, opened with `O_PATH`.
-    Descriptor(OwnedFd),
+    Descriptor(Arc<OwnedFd>),
+    /// This process does not have it: its path leads nowhere so far, or it cannot be passed.
+    Nowhere,
 }
 
 impl ReachedObject {
@@ -38,11 +43,17 @@ impl ReachedObject {
         self.object.writable
     }
 
+    /// Returns whether it belongs to the source, and not to another option.
+    pub(super) fn is_of_source(&self) -> bool {
+        self.object.of_source
+    }
+
     /// Returns the path at which this process opens the object.
     fn path(&self) -> PathBuf {
         match &self.place {
             Place::Path => self.object.path.clone(),
-            Place::Root => sandbox::root::object_path(self.object.number),
+            // It is in no root if it is nowhere.
+            Place::Root | Place::Nowhere => sandbox::root::object_path(self.object.number),
             Place::Descriptor(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()).into(),
         }
     }
@@ -104,6 +115,7 @@ impl Sources {
 }
 
 /// A source and its options.
+#[derive(Clone)]
 pub(super) struct Share {
     pub(super) named: NamedSource,
     /// The objects that its paths have led to; none if this process follows its paths.

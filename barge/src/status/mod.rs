@@ -86,6 +86,8 @@ pub(crate) struct ObservedSource {
     /// SOURCE on the command line.
     pub(crate) source: String,
     pub(crate) fs: Arc<dyn FileSystem>,
+    /// Returns the reason why it is not open, if it was not when it was first served.
+    pub(crate) problem: Option<SourceProblem>,
     /// The page cache over it, if there is one.
     pub(crate) pages: Option<Arc<PageCache>>,
     /// The disk cache of files over it, if there is one.
@@ -97,6 +99,9 @@ pub(crate) struct ObservedSource {
     /// The quota of the share, if it has one.
     pub(crate) quota: Option<ObservedQuota>,
 }
+
+/// Returns the reason why a source is not open, or `None` if it is.
+pub(crate) type SourceProblem = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// The quota of a share.
 #[derive(Clone)]
@@ -142,16 +147,20 @@ impl ObservedSources {
     fn checks(&self) -> Vec<Check> {
         let probe = |seen: &ProbedSource| {
             let source = &seen.source;
+            let problem = source.problem.as_ref().and_then(|problem| problem());
             (
                 source.name.clone(),
                 source.source.clone(),
+                problem,
                 seen.probe.clone(),
             )
         };
         let probes: Vec<_> = self.lock().iter().map(probe).collect();
         probes.iter().for_each(|(.., probe)| probe.start());
-        let checks = probes.into_iter().map(|(name, source, probe)| {
-            let problem = probe.result().err().map(|why| format!("{source}: {why}"));
+        let checks = probes.into_iter().map(|(name, source, problem, probe)| {
+            // Of a source that is not open, the probe knows EIO alone.
+            let failed = || probe.result().err().map(|why| format!("{source}: {why}"));
+            let problem = problem.or_else(failed);
             let name = match name.as_str() {
                 "" => "source".to_owned(),
                 name => format!("source/{name}"),

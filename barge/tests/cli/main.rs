@@ -32,6 +32,7 @@ mod lazy;
 mod lock_jobs;
 mod locks;
 mod memory;
+mod missing_sources;
 mod mount;
 mod newcomer;
 mod nfs;

@@ -30,7 +30,7 @@ use crate::serve::live::{LiveRequest, LiveServer};
 use crate::serve::notify::ClientProgram;
 use crate::serve::plan::Plan;
 use crate::serve::recovery::{SharedState, brokered};
-use crate::serve::share::{Place, ReachedObject};
+use crate::serve::share::{Place, Share};
 use crate::status::{Check, CheckKind, Figures, Status};
 
 /// The options that the broker passes to a process that serves.
@@ -126,32 +126,66 @@ impl BrokerClient {
         self.options.network
     }
 
-    /// Finds where the objects of `plan` are for this process.
-    pub(in crate::serve) fn find_objects(&self, plan: &mut Plan) -> io::Result<()> {
+    /// Finds where the objects of `plan` are for this process, which is confined.
+    pub(in crate::serve) fn find_objects(&self, plan: &mut Plan) {
         for object in plan.sources.objects_mut() {
+            let number = object.number();
             object.place = match self.has_own_root() {
-                true => Place::Root,
-                false => Place::Descriptor(self.object(object.number())?),
+                true if sandbox::root::has_object(number) => Place::Root,
+                true => Place::Nowhere,
+                false => self.object(number).map_or(Place::Nowhere, |descriptor| {
+                    Place::Descriptor(Arc::new(descriptor))
+                }),
             };
+        }
+    }
+
+    /// Returns the objects of `plan` that exist, to confine this process, and notes where they are
+    /// for it then.
+    pub(super) fn objects(&self, plan: &mut Plan) -> io::Result<Vec<Object>> {
+        let mut objects = Vec::new();
+        for it in plan.sources.objects_mut() {
+            let Ok(descriptor) = self.object(it.number()) else {
+                it.place = Place::Nowhere;
+                continue;
+            };
+            it.place = match self.has_own_root() {
+                true => Place::Root,
+                false => Place::Descriptor(Arc::new(descriptor.try_clone()?)),
+            };
+            objects.push(Object {
+                number: it.number(),
+                descriptor,
+                writable: it.is_writable(),
+            });
+        }
+        Ok(objects)
+    }
+
+    /// Asks again for the objects of `share` that this process does not have.
+    pub(in crate::serve) fn find_missing_objects(&self, share: &mut Share) -> Result<(), Failure> {
+        for object in &mut share.objects {
+            if !matches!(object.place, Place::Nowhere) {
+                continue;
+            }
+            let number = object.number();
+            match self.ask(&Request::MissingObject { number }) {
+                Ok((_, None)) => object.place = Place::Root,
+                Ok((_, Some(found))) => object.place = Place::Descriptor(Arc::new(found)),
+                // The use of other files says why they are missing.
+                Err(error) if object.is_of_source() => {
+                    return Err(Failure::new(error));
+                }
+                Err(_) => {}
+            }
         }
         Ok(())
     }
 
-    /// Returns the objects of `plan`, which were [found](Self::find_objects), to confine this
-    /// process.
-    pub(super) fn objects(&self, plan: &Plan) -> io::Result<Vec<Object>> {
-        let object = |it: &ReachedObject| {
-            let descriptor = match &it.place {
-                Place::Descriptor(descriptor) => descriptor.try_clone()?,
-                Place::Root | Place::Path => self.object(it.number())?,
-            };
-            Ok(Object {
-                number: it.number(),
-                descriptor,
-                writable: it.is_writable(),
-            })
-        };
-        plan.sources.objects().map(object).collect()
+    /// Returns whether this process serves although none of its sources can be opened: it replaces
+    /// another one, or others serve other sources.
+    pub(in crate::serve) fn serves_without_sources(&self) -> bool {
+        self.options.restarted || self.options.parts > 1
     }
 
     /// Asks for the object `number`.
@@ -352,9 +386,10 @@ impl BrokerClient {
         )))
     }
 
-    /// Reports that clients are served.
-    pub(in crate::serve) fn report_ready(&self) -> io::Result<()> {
-        self.ask(&Request::Ready).map(drop)
+    /// Reports that clients are served. `has_source` is false if this process has sources, and none is
+    /// open.
+    pub(in crate::serve) fn report_ready(&self, has_source: bool) -> io::Result<()> {
+        self.ask(&Request::Ready { has_source }).map(drop)
     }
 }
 

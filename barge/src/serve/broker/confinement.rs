@@ -114,29 +114,6 @@ pub(super) fn lacks_capability(plan: &Plan, addition: &Plan) -> bool {
     !capabilities(plan).contains(capabilities(addition))
 }
 
-/// Returns the paths that the server of `plan` reaches.
-pub(super) fn visible_paths(plan: &Plan, by_default: bool) -> Vec<VisiblePath> {
-    let shares = plan.sources.shares.iter();
-    let shares = shares.flat_map(|share| share_paths(share, plan.sources.reloadable));
-    shares.chain(state_path(plan, by_default)).collect()
-}
-
-/// Returns the paths that `share` reaches. A reload may change whether it is read-only.
-pub(super) fn share_paths(share: &Share, reloadable: bool) -> Vec<VisiblePath> {
-    let writable = !share.access.read_only || reloadable;
-    let paths = share.named.source.host_paths().into_iter();
-    let files = share.files.iter().cloned();
-    let files = files.map(|path| VisiblePath {
-        path,
-        writable: false,
-    });
-    paths
-        .map(|path| VisiblePath { path, writable })
-        .chain(share.overlay.clone().map(VisiblePath::writable))
-        .chain(files)
-        .collect()
-}
-
 /// Returns the path of the state of the server of `plan`, if it has a directory for it.
 pub(super) fn state_path(plan: &Plan, by_default: bool) -> Option<VisiblePath> {
     state_dir(plan, by_default).map(VisiblePath::writable)
@@ -158,11 +135,11 @@ pub(in crate::serve) fn enter(plan: &mut Plan, broker: &Arc<BrokerClient>) -> Re
     sys::diag::keep_sockets();
     broker.query_users();
     let network = broker.uses_network();
-    broker.find_objects(plan).map_err(Failure::new)?;
+    let objects = broker.objects(plan).map_err(Failure::new)?;
     let kept = capabilities(plan) & sys::caps::effective();
     let confinement = Confinement {
         paths: state_path(plan, by_default).into_iter().collect(),
-        objects: broker.objects(plan).map_err(Failure::new)?,
+        objects,
         namespaces: broker.prepared_namespaces(),
         landlock: true,
         kernel_handles: network || kept.contains(CapabilitySet::DAC_READ_SEARCH),

@@ -25,6 +25,9 @@ pub(super) enum Request {
     /// Asks for an object that a share consists of. A process that gets a root of its own gets the
     /// object for that, once.
     Object { number: u32 },
+    /// Asks for an object that was missing before, after its path has been followed again: it is in
+    /// the root of the process then, or is passed to one that has no root of its own.
+    MissingObject { number: u32 },
     /// Asks for the configuration of the part that the process serves, which is read from the
     /// passed descriptor.
     Configuration,
@@ -44,8 +47,8 @@ pub(super) enum Request {
     NfsState,
     /// Queries the user database.
     Users(Query),
-    /// Clients are served.
-    Ready,
+    /// Clients are served. `has_source` is false if the process has sources, and none is open.
+    Ready { has_source: bool },
     /// Connects to an OpenTelemetry collector of the configuration.
     #[cfg(feature = "otel")]
     ConnectCollector { host: String, port: u16 },

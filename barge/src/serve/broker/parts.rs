@@ -110,6 +110,7 @@ impl Part {
         let mut request = request.clone();
         if let LiveRequest::Reload {
             config: Some(config),
+            ..
         } = &mut request
         {
             self.limit_config(config);

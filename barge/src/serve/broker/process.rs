@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CapabilitySet;
 
-use super::objects::Objects;
+use super::objects::{Objects, SharedObject};
 use super::parts::Part;
 use super::requests::Responder;
 use crate::config::Config;
@@ -39,6 +39,8 @@ pub(super) struct Process {
     pub(super) rooted: AtomicBool,
     /// The objects that were passed to it, or that are in its root.
     pub(super) reached: Mutex<HashSet<u32>>,
+    /// Whether it has opened a source, or has none.
+    pub(super) has_source: AtomicBool,
     /// The number of processes that were started.
     pub(super) starts: AtomicUsize,
 }
@@ -70,19 +72,30 @@ impl Process {
         !self.network.load(Ordering::SeqCst) && !self.rooted.load(Ordering::SeqCst) && !privileged
     }
 
-    /// Adds those objects of `config` that its root lacks, if it has its own.
+    /// Adds those objects of `config` to its root, if it has its own, that were found and that it
+    /// lacks.
     pub(super) fn reach(&self, config: &Config, objects: &Objects) -> io::Result<()> {
+        let found = config.objects().filter_map(|number| {
+            let object = objects.get(number)?;
+            object.found().is_some().then_some((number, object))
+        });
+        for (number, object) in found.collect::<Vec<_>>() {
+            self.add_to_root(number, &object)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the object `number`, which was found, to its root, if it has its own and lacks it.
+    pub(super) fn add_to_root(&self, number: u32, object: &SharedObject) -> io::Result<()> {
         let Some(child) = self.rooted_child() else {
             return Ok(());
         };
-        for number in config.objects() {
-            let found = objects.get(number);
-            if let Some(found) = found.filter(|_| !self.reached.lock().contains(&number)) {
-                let added = sandbox::root::add(child, &found.copy(number)?);
-                added.map_err(io::Error::other)?;
-                self.reached.lock().insert(number);
-            }
+        if self.reached.lock().contains(&number) {
+            return Ok(());
         }
+        let added = sandbox::root::add(child, &object.copy(number)?);
+        added.map_err(io::Error::other)?;
+        self.reached.lock().insert(number);
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use transports::{Addr, Listener};
 use super::connections::{self, ConnectionDescriptors};
 use super::kept_devices::KeptDevices;
 use super::message::{Reply, Request, Wanted};
+use super::objects::SharedObject;
 use super::parts::Part;
 use super::process::Process;
 use super::supervisor::Broker;
@@ -325,6 +326,7 @@ impl Responder {
                 Ok((Reply::Done, None))
             }
             Request::Object { number } => self.object(number, broker, process).map(descriptor),
+            Request::MissingObject { number } => self.missing_object(number, broker, process),
             Request::Configuration => broker.configuration(process).map(descriptor),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
             Request::CallClient { from, to, program } => {
@@ -357,7 +359,8 @@ impl Responder {
                 }
             }
             Request::TakeOver => self.take_over().map(descriptor),
-            Request::Ready => {
+            Request::Ready { has_source } => {
+                process.has_source.store(has_source, Ordering::SeqCst);
                 broker.note_ready(process);
                 Ok((Reply::Done, None))
             }
@@ -398,17 +401,42 @@ impl Responder {
     }
 
     fn object(&self, number: u32, broker: &Broker, process: &Process) -> io::Result<OwnedFd> {
-        let is_permitted = self.permitted.lock().objects.contains(&number);
-        let found = broker.objects.get(number).filter(|_| is_permitted);
-        let found = found.ok_or_else(refused)?;
+        let object = self.permitted_object(number, broker)?;
+        let found = object.found().ok_or(io::ErrorKind::NotFound)?;
         if !process.rooted.load(Ordering::SeqCst) {
-            return found.descriptor().try_clone_to_owned();
+            return found.try_clone_to_owned();
         }
         // It sets the attributes of the mount itself, before it is confined.
+        if process.reached.lock().contains(&number) {
+            return Err(refused());
+        }
+        let copy = object.copy(number)?;
         match process.reached.lock().insert(number) {
-            true => found.copy(number).map(|object| object.descriptor),
+            true => Ok(copy.descriptor),
             false => Err(refused()),
         }
+    }
+
+    fn missing_object(
+        &self,
+        number: u32,
+        broker: &Broker,
+        process: &Process,
+    ) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let object = self.permitted_object(number, broker)?;
+        let found = object.find_again()?;
+        broker.apply_project_quota(process, number);
+        if !process.rooted.load(Ordering::SeqCst) {
+            return found.try_clone_to_owned().map(descriptor);
+        }
+        process.add_to_root(number, &object)?;
+        Ok((Reply::Done, None))
+    }
+
+    fn permitted_object(&self, number: u32, broker: &Broker) -> io::Result<Arc<SharedObject>> {
+        let is_permitted = self.permitted.lock().objects.contains(&number);
+        let object = broker.objects.get(number).filter(|_| is_permitted);
+        object.ok_or_else(refused)
     }
 
     fn bind_udp(&self, host: &str, port: u16) -> io::Result<(Reply, Option<OwnedFd>)> {

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::client::ChildOptions;
-use super::confinement::{lacks_capability, uses_network, visible_paths};
+use super::confinement::{lacks_capability, uses_network};
 use super::message::{MAX_FIGURES, Request, Wanted};
 use super::objects::Objects;
 use super::parent;
@@ -36,6 +36,7 @@ use crate::kept_files::KeptLimit;
 use crate::serve::control::{Backend, Controller};
 use crate::serve::handle_key;
 use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
+use crate::serve::opener::Unopened;
 use crate::serve::operation::Operation;
 use crate::serve::plan::{Plan, changeable_addrs};
 use crate::serve::recovery::brokered;
@@ -43,7 +44,6 @@ use crate::serve::recovery::etcd::ActiveServer;
 use crate::serve::{activation, notify, project_quota, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
-use sandbox::VisiblePath;
 use serde_json::{Value, json};
 
 /// Number of requests of a process that are served at once: a query of the user database may take
@@ -131,13 +131,13 @@ pub(in crate::serve) fn run(
     }
 }
 
-/// Returns the error for each of `paths` that is not below a path of `known`, as rules of Landlock
-/// cannot be extended.
-fn unreachable_errors(paths: &[VisiblePath], known: &[VisiblePath]) -> Vec<String> {
-    let is_known = |path: &&VisiblePath| known.iter().any(|it| path.path.starts_with(&it.path));
-    let unknown = paths.iter().filter(|path| !is_known(path));
-    let error = |path: &VisiblePath| {
-        let path = path.path.display();
+/// Returns the error for each path of the shares of `config` that is not below one of `known`, as
+/// rules of Landlock cannot be extended.
+fn unreachable_errors(config: &Config, known: &Config) -> Vec<String> {
+    let is_known = |path: &&Path| known.object_paths().any(|it| path.starts_with(it));
+    let unknown = config.object_paths().filter(|path| !is_known(path));
+    let error = |path: &Path| {
+        let path = path.display();
         format!("{path}: without privileges, a new source takes a restart")
     };
     unknown.map(error).collect()
@@ -206,7 +206,11 @@ impl Broker {
         let upgraded = taken_over.is_some();
         let mut taken_over = taken_over.unwrap_or_default();
         let objects = std::mem::take(&mut taken_over.objects);
-        objects.find(&mut running.lock(), &plan)?;
+        let shares = running.lock().shares().len();
+        let mut failures = objects.find(&mut running.lock(), &plan);
+        if !upgraded && shares > 0 && failures.len() == shares {
+            return Err(failures.swap_remove(0));
+        }
         objects.retain(&running.lock());
         let temporary_key = match taken_over.temporary_key {
             Some(key) => key,
@@ -246,6 +250,7 @@ impl Broker {
                 killed: AtomicBool::new(false),
                 rooted: AtomicBool::new(false),
                 reached: Mutex::default(),
+                has_source: AtomicBool::new(false),
                 starts: AtomicUsize::new(0),
             }));
         }
@@ -291,6 +296,8 @@ impl Broker {
         let pool = ThreadPool::new("barge-request", THREADS, MAX_QUEUED);
         // A client that does not reply delays calls to others only.
         let calls = ThreadPool::new("barge-call", notify::THREADS, MAX_QUEUED);
+        // A path that hangs delays no other requests.
+        let paths = ThreadPool::new("barge-paths", MAX_QUEUED, MAX_QUEUED);
         let (broker, process) = (self.clone(), process.clone());
         let serve = move || {
             loop {
@@ -301,6 +308,7 @@ impl Broker {
                 let (broker, process) = (broker.clone(), process.clone());
                 let pool = match request {
                     Request::CallClient { .. } => &calls,
+                    Request::MissingObject { .. } => &paths,
                     _ => &pool,
                 };
                 // If the queue is full, the reply's socket is closed, and the request fails.
@@ -419,9 +427,14 @@ impl Broker {
 
     /// Finds the objects of `config` that are new, and permits its files and sockets to the
     /// processes.
-    fn prepare_reload(&self, config: &mut Config) -> Result<(), Failure> {
+    fn prepare_reload(&self, config: &mut Config, unopened: Unopened) -> Result<(), Failure> {
         let by_default = self.plan.uses_default_addrs();
-        self.objects.find(config, &Plan::of_settings(config)?)?;
+        let failures = self.objects.find(config, &Plan::of_settings(config)?);
+        if unopened == Unopened::Refused
+            && let Some(failure) = failures.into_iter().next()
+        {
+            return Err(failure);
+        }
         for process in self.serving() {
             let mut new = self.plan_of(process, config)?;
             if uses_network(&new) && !process.network.load(Ordering::SeqCst) {
@@ -437,9 +450,7 @@ impl Broker {
                 tracing::error!("{error}");
             }
             if process.is_confined_by_path() {
-                let paths = visible_paths(&new, by_default);
-                let known = visible_paths(&self.plan, by_default);
-                for error in unreachable_errors(&paths, &known) {
+                for error in unreachable_errors(config, &self.running.lock()) {
                     tracing::error!("{error}");
                 }
             }
@@ -450,8 +461,10 @@ impl Broker {
     /// Does what [`Backend::prepare`] does, but keeps objects on failure.
     fn prepare_addition(&self, config: &mut Config, addition: &Plan) -> Result<(), LiveError> {
         let restart = |message: &str| LiveError::new(ErrorCode::RestartRequired, message);
-        let found = self.objects.find(config, addition);
-        found.map_err(LiveError::failed)?;
+        let failures = self.objects.find(config, addition);
+        if let Some(failure) = failures.into_iter().next() {
+            return Err(LiveError::failed(failure));
+        }
         let addition = Plan::of_settings(&self.running.lock().with_only(config));
         let mut addition = addition.map_err(LiveError::failed)?;
         let located = self.objects.locate(&mut addition);
@@ -468,9 +481,8 @@ impl Broker {
                 ));
             }
             if process.is_confined_by_path() {
-                let known = visible_paths(&self.plan, false);
-                let paths = visible_paths(&addition, false);
-                if let Some(error) = unreachable_errors(&paths, &known).first() {
+                let errors = unreachable_errors(config, &self.running.lock());
+                if let Some(error) = errors.first() {
                     return Err(restart(error));
                 }
             }
@@ -500,6 +512,23 @@ impl Broker {
                 let network = uses_network(&plan);
                 process.next_network.store(network, Ordering::SeqCst);
             }
+        }
+    }
+
+    /// Sets the quota of the share of `process` that consists of the object `number`, which was found
+    /// after the start.
+    pub(super) fn apply_project_quota(&self, process: &Process, number: u32) {
+        let running = self.running.lock().clone();
+        // It has been valid.
+        let Ok(mut plan) = self.plan_of(process, &running) else {
+            return;
+        };
+        plan.sources.shares.retain(|share| {
+            let mut objects = share.objects.iter();
+            objects.any(|object| object.number() == number)
+        });
+        if self.objects.locate(&mut plan).is_ok() {
+            project_quota::apply(&plan.sources.shares);
         }
     }
 
@@ -541,7 +570,14 @@ impl Broker {
             self.begun.wait();
             return;
         }
-        if let Err(failure) = self.begin() {
+        let mut sources = self.processes.iter().filter(|it| it.part != Part::Status);
+        let has_source = sources.any(|it| it.has_source.load(Ordering::SeqCst));
+        let failed = match has_source || self.upgraded {
+            true => self.begin().err(),
+            // Each process has said why.
+            false => Some(Failure::new("none of the sources can be opened")),
+        };
+        if let Some(failure) = failed {
             *self.failure.lock() = Some(failure);
             return self.stop();
         }
@@ -1025,15 +1061,16 @@ impl Backend for Broker {
         failed(&format!("{program}: {why}; the old program continues"))
     }
 
-    fn reload(&self, mut config: Option<&mut Config>) -> Result<(), LiveError> {
+    fn reload(&self, mut config: Option<&mut Config>, unopened: Unopened) -> Result<(), LiveError> {
         let mut attempts = RELOAD_ATTEMPTS;
         let reloaded = loop {
             self.wait_until_serving();
             let starts = self.starts();
-            let prepared = config.as_mut().map(|config| self.prepare_reload(config));
+            let prepared = (config.as_mut()).map(|config| self.prepare_reload(config, unopened));
             let reloaded = match prepared.transpose() {
                 Ok(_) => self.request(LiveRequest::Reload {
                     config: config.as_deref().cloned(),
+                    unopened,
                 }),
                 Err(failure) => break Err(LiveError::failed(failure)),
             };

@@ -68,7 +68,7 @@ fn a_process_chooses_neither_the_environment_of_run_nor_the_status_of_the_servic
         r#"{"Listen":{"addr":"tcp:127.0.0.1:0","place":0}}"#,
     );
     assert!(listening.contains("Listening"), "{listening}");
-    assert!(ask(&broker, r#""Ready""#).contains("Done"));
+    assert!(ask(&broker, r#"{"Ready":{"has_source":true}}"#).contains("Done"));
     answering.join().expect("no panic");
     let command = broker.command().expect("it runs");
     command.join().expect("no panic").expect("it ends");

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use transports::Listener;
 
 use super::connections::ConnectionDescriptors;
-use super::objects::{Found, Objects};
+use super::objects::{Objects, SharedObject};
 use super::parts::Part;
 use super::successor::{self, NewProgram, Predecessor};
 use crate::config::Config;
@@ -58,7 +58,7 @@ pub(super) struct Settings {
     /// The configuration, unless it is read again.
     pub(super) running: Option<Config>,
     /// The objects of its shares, as [`Objects::list`] returns them.
-    pub(super) objects: Vec<(u32, bool, Arc<Found>)>,
+    pub(super) objects: Vec<(u32, Arc<SharedObject>)>,
     /// The secret of a server that stores none.
     pub(super) temporary_key: [u8; handle_key::LEN],
 }
@@ -488,11 +488,14 @@ fn write_manifest(
         temporary_key: settings.temporary_key,
         predecessor,
     };
-    for (number, writable, found) in settings.objects {
-        let fd = rustix::io::dup(found.descriptor())?;
+    for (number, object) in settings.objects {
+        let Some(found) = object.found() else {
+            continue;
+        };
+        let fd = rustix::io::dup(found)?;
         manifest.objects.push(ObjectManifest {
             number,
-            writable,
+            writable: object.is_writable(),
             fd: fd.as_raw_fd(),
         });
         duplicates.push(fd);

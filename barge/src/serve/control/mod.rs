@@ -26,6 +26,7 @@ pub(super) use self::server::ControlServer;
 use super::broker::upgrade;
 use super::endpoints::normalized;
 use super::live::{ErrorCode, LiveError, LiveRequest, LiveServer, ReloadResult, Target};
+use super::opener::Unopened;
 use super::plan::{self, Plan};
 use crate::config::{Config, Share};
 use crate::service;
@@ -46,7 +47,7 @@ pub(super) trait Backend: Send + Sync {
 
     /// Reads certificates again, and makes `config` the configuration if there is one. Finds its
     /// objects.
-    fn reload(&self, config: Option<&mut Config>) -> Result<(), LiveError>;
+    fn reload(&self, config: Option<&mut Config>, unopened: Unopened) -> Result<(), LiveError>;
 
     /// Continues with the installed program. Returns only if that fails.
     fn upgrade(&self) -> LiveError;
@@ -210,9 +211,8 @@ impl Controller {
             config.keep_objects_of(&self.running.lock());
         }
         // Certificates are read again in any case.
-        let reloaded = self
-            .backend
-            .reload(config.as_mut().ok().and_then(Option::as_mut));
+        let new = config.as_mut().ok().and_then(Option::as_mut);
+        let reloaded = self.backend.reload(new, Unopened::Awaited);
         let config = config.map_err(|why| LiveError::new(ErrorCode::Failed, why.to_string()));
         let mut reloaded = config.and_then(|config| reloaded.map(|()| config));
         if let Err(error) = &mut reloaded {
@@ -239,7 +239,7 @@ impl Controller {
             let message = format!("expected the name of a share, got '{share}'");
             return Err(LiveError::new(ErrorCode::NotFound, message));
         }
-        self.backend.reload(Some(&mut config))?;
+        self.backend.reload(Some(&mut config), Unopened::Refused)?;
         *self.running.lock() = config;
         Ok(json!({}))
     }
@@ -319,9 +319,10 @@ impl Backend for LiveServer {
 
     fn revoke(&self, _: &[String]) {}
 
-    fn reload(&self, config: Option<&mut Config>) -> Result<(), LiveError> {
+    fn reload(&self, config: Option<&mut Config>, unopened: Unopened) -> Result<(), LiveError> {
         let config = config.cloned();
-        self.handle(LiveRequest::Reload { config }).map(drop)
+        self.handle(LiveRequest::Reload { config, unopened })
+            .map(drop)
     }
 
     fn upgrade(&self) -> LiveError {
