@@ -11,8 +11,9 @@
 //!
 //! A source may equate names that differ: of case (ext4's casefold, vfat, servers of other
 //! systems), of normal forms of Unicode, or with short names (vfat). Where a directory ignores
-//! case, the rules do as well. A name that might be another spelling of a hidden one, and that
-//! finds something, has to be in the listing of its directory as it is spelled.
+//! case, the rules do as well. Whether it does is found out with a name in it, so that an empty one
+//! takes a name that is hidden from then on. A name that might be another spelling of a hidden one,
+//! and that finds something, has to be in the listing of its directory as it is spelled.
 //!
 //! Rules with paths need the place of a directory in the tree, which is remembered by its number,
 //! for 262,144 directories. That of another one, for example after a start, is found by its names
@@ -29,8 +30,9 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use vfs::listing::for_each_entry;
 use vfs::{
-    Caller, Capabilities, Cx, DirSink, Entry, Errno, File, FileSystem, Handle, Kind, Mode, Name,
-    NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result, Support,
+    Caller, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Handle, Kind,
+    Mode, Name, NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result,
+    Support,
 };
 
 pub use rules::{PathList, Pattern, Rules};
@@ -168,6 +170,11 @@ impl Hide {
         places.insert(dir, place.clone());
     }
 
+    /// Forgets the place of a directory.
+    fn forget(&self, dir: NodeId) {
+        self.places.lock().remove(&dir);
+    }
+
     /// Returns the place of an open or found directory, or nothing if it is in no place: it was
     /// removed, or moved to a hidden place.
     fn place_of_found(&self, dir: &dyn Node, cx: &Cx<'_>) -> Result<Option<Arc<Place>>> {
@@ -214,19 +221,52 @@ impl Hide {
     }
 }
 
-/// Returns whether the directory `dir` finds its child `name` also in another case. The caller may
-/// not be permitted to search it.
+/// Returns whether the directory `dir` finds its child `name`, or any other one if that is missing,
+/// also in another case. The caller may not be permitted to search it.
 fn ignores_case(dir: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<bool> {
     let cx = &cx.on_behalf_of(&Caller::ROOT);
-    let swapped = swap_case(name);
     let find = |name: &[u8]| match dir.lookup(cx, Name::new(name)?) {
         Ok(found) => Ok(Some(found.node.id())),
         Err(signal) if signal.is_signal() => Err(signal),
         Err(_) => Ok(None),
     };
-    match find(name)? {
-        Some(found) if swapped != name => Ok(find(&swapped)? == Some(found)),
-        _ => Ok(false),
+    let existing = match find(name)? {
+        Some(_) => Some(name.to_vec()),
+        None => any_with_letters(dir, cx)?,
+    };
+    let Some(name) = existing else {
+        return Ok(false);
+    };
+    let swapped = swap_case(&name);
+    match (find(&name)?, find(&swapped)?) {
+        _ if swapped == name => Ok(false),
+        (None, _) | (_, None) => Ok(false),
+        (one, other) if one == other => Ok(true),
+        // libfuse gives a file a number for each spelling of its name, and lists one of them.
+        _ => {
+            let is_listed = |name: &[u8]| is_spelled_so(dir, cx, Name::new(name)?);
+            Ok(!is_listed(&name)? || !is_listed(&swapped)?)
+        }
+    }
+}
+
+/// Returns the name of a child of `dir` that has ASCII letters.
+fn any_with_letters(dir: &dyn Node, cx: &Cx<'_>) -> Result<Option<Vec<u8>>> {
+    let file = dir.open(cx, OpenFlags::READ)?;
+    let (mut found, mut cookie) = (None, 0);
+    loop {
+        let before = cookie;
+        let mut sink = |entry: DirEntry<'_>| {
+            cookie = entry.cookie;
+            if entry.name.iter().any(u8::is_ascii_alphabetic) {
+                found = Some(entry.name.to_vec());
+            }
+            found.is_none()
+        };
+        file.readdir(cx, before, ReaddirMode::Names, &mut sink)?;
+        if found.is_some() || cookie == before {
+            return Ok(found);
+        }
     }
 }
 
@@ -333,11 +373,15 @@ impl Layer for Hide {
         what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Entry> {
-        let place = self.child(inner, cx, name, Errno::EACCES)?;
+        self.child(inner, cx, name, Errno::EACCES)?;
         let entry = inner.make(cx, name, what, mode)?;
         if what == NewNode::Directory {
-            // Its number may be that of one that was removed.
-            self.remember(entry.node.id(), &Arc::new(place));
+            // Its number may be that of one that was removed, and that its directory ignores case
+            // may not have been known before.
+            match self.child(inner, cx, name, Errno::ENOENT) {
+                Ok(place) => self.remember(entry.node.id(), &Arc::new(place)),
+                Err(_) => self.forget(entry.node.id()),
+            }
         }
         Ok(entry)
     }
@@ -371,8 +415,14 @@ impl Layer for Hide {
         if self.child(to, cx, to_name, Errno::EACCES)? != from {
             return Err(Errno::EXDEV);
         }
-        let _moving = self.uniform.is_none().then(|| self.moves.write());
-        inner.rename(cx, name, to, to_name, flags)
+        let moving = self.uniform.is_none().then(|| self.moves.write());
+        inner.rename(cx, name, to, to_name, flags)?;
+        drop(moving);
+        // That its new directory ignores case may not have been known before.
+        if self.uniform.is_none() && self.child(to, cx, to_name, Errno::ENOENT) != Ok(from) {
+            self.places.lock().clear();
+        }
+        Ok(())
     }
 
     fn readdir(

@@ -224,6 +224,64 @@ fn another_spelling_of_a_hidden_name_is_hidden_where_the_source_takes_it() {
     }
 }
 
+/// A name that the source did not have was compared with regard to case.
+#[test]
+fn a_new_name_is_refused_in_another_case_where_the_source_ignores_it() {
+    let below: Arc<dyn FileSystem> = stack(Memory::new(clock()), IgnoresCase);
+    let patterns = ["*.key", "/home/secret"];
+    let shown = stack(below, Hide::new(rules(&patterns, None)));
+    let root = make_dirs(&*shown, "dir")
+        .parent(&cx())
+        .expect("a root")
+        .node;
+    let (plain, flags) = (RenameFlags::empty(), OpenFlags::READ | OpenFlags::WRITE);
+    let file = root
+        .create(&cx(), name("file"), flags, MODE)
+        .expect("made")
+        .0;
+    for hidden in ["A.KEY", "a.Key"] {
+        let hidden = name(hidden);
+        let created = root.create(&cx(), hidden, flags, MODE);
+        assert_eq!(created.err(), Some(Errno::EACCES));
+        let made = root.make(&cx(), hidden, NewNode::Directory, MODE);
+        assert_eq!(made.err(), Some(Errno::EACCES));
+        let linked = root.link(&cx(), hidden, &*file.node);
+        assert_eq!(linked.err(), Some(Errno::EACCES));
+        let moved = root.rename(&cx(), name("file"), &*root, hidden, plain);
+        assert_eq!(moved, Err(Errno::EACCES));
+    }
+    let moved = root.rename(&cx(), name("dir"), &*root, name("HOME"), plain);
+    assert_eq!(moved, Err(Errno::EXDEV), "it has other rules there");
+    make_dirs(&*shown, "A.KEYS");
+}
+
+/// A directory that was made or moved into an empty one had the rules of its name as it was
+/// spelled, and showed what is hidden in it.
+#[test]
+fn a_new_directory_has_the_rules_of_its_name_without_regard_to_case() {
+    for is_moved in [false, true] {
+        let below: Arc<dyn FileSystem> = stack(Memory::new(clock()), IgnoresCase);
+        let shown = stack(below.clone(), Hide::new(rules(&["/a/home/secret"], None)));
+        let empty = make_dirs(&*shown, "a");
+        let home = match is_moved {
+            false => make_dirs(&*shown, "a/HOME"),
+            true => {
+                let dir = make_dirs(&*shown, "dir");
+                let root = dir.parent(&cx()).expect("a root").node;
+                let plain = RenameFlags::empty();
+                let moved = root.rename(&cx(), name("dir"), &*empty, name("HOME"), plain);
+                moved.expect("nothing there says that case is ignored");
+                dir
+            }
+        };
+        make_dirs(&*below, "a/home/secret");
+        let found = home.lookup(&cx(), name("secret"));
+        assert_eq!(found.err(), Some(Errno::ENOENT), "moved: {is_moved}");
+        assert!(names(&*home, ReaddirMode::Names).is_empty());
+        assert!(find(&*shown, "a/HOME/secret").is_err());
+    }
+}
+
 #[test]
 fn other_names_than_the_hidden_ones_are_shown_where_case_counts() {
     let (below, shown) = trees(&["*.key", "/home/*/.ssh", "cl\u{e9}"], None);
