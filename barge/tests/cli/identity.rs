@@ -1,6 +1,8 @@
 //! The user that a client acts as: attacks by a local user, clients of other hosts, and the modes
 //! of sockets and files.
 
+mod qemu;
+
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::Shutdown;

@@ -6,6 +6,7 @@
 mod broker_requests;
 mod features;
 mod mounts;
+mod nlm;
 mod stopped;
 
 use std::fs;
