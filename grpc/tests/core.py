@@ -41,9 +41,9 @@ def text(number, value):
 
 
 def call(channel, method, request=b""):
-    """Returns the encoded response, or the code of the error."""
+    """Returns the encoded responses one after the other, or the code of the error."""
     try:
-        return channel.unary_unary(method)(request, timeout=TIMEOUT)
+        return b"".join(channel.unary_stream(method)(request, timeout=TIMEOUT))
     except grpc.RpcError as error:
         return error.code()
 
@@ -86,8 +86,8 @@ def calls_of_snapshotter(programs, work):
         yield "the mounts of a snapshot", mounts, has(f"{work}/root".encode())
         stat = call(channel, f"{SNAPSHOTS}Stat", name)
         yield "the snapshot", stat, has(text(1, b"key"))
-        listed = channel.unary_stream(f"{SNAPSHOTS}List")(text(1, b"barge"), timeout=TIMEOUT)
-        yield "a stream", b"".join(listed), has(text(1, b"key"))
+        listed = call(channel, f"{SNAPSHOTS}List", text(1, b"barge"))
+        yield "a stream", listed, has(text(1, b"key"))
         removed = call(channel, f"{SNAPSHOTS}Remove", name)
         yield "a removal", removed, has(b"")
 
