@@ -12,19 +12,23 @@ use crate::source::Source;
 /// cache and requests are as large.
 const MIN_LIMIT: u64 = 32 << 20;
 
-/// The number of requests of the largest size that are in flight at once: some of the kernel's
-/// read-ahead and write-back, with their replies, and those of many programs, which wait for memory
-/// otherwise.
+/// The number of requests of the largest size, with their replies, whose memory limits those in
+/// flight: some of the kernel's read-ahead and write-back, and those of programs. More stay in the
+/// kernel.
 const LARGE_REQUESTS: usize = 32;
 
 /// The sizes of the largest write and read, in bytes.
 const REQUEST_SIZES: (usize, usize) = (64 << 10, 1 << 20);
 
 /// Reduces the caches, and the size of requests, to what a control group with this memory limit
-/// allows. Returns an error if the limit is too small for any.
-pub(super) fn fit(options: &mut ResolvedOptions, limit: Option<u64>) -> Result<(), Failure> {
+/// allows. Returns the memory for requests in flight, `None` without a limit. Returns an error if
+/// the limit is too small for any.
+pub(super) fn fit(
+    options: &mut ResolvedOptions,
+    limit: Option<u64>,
+) -> Result<Option<usize>, Failure> {
     let Some(limit) = limit else {
-        return Ok(());
+        return Ok(None);
     };
     if limit < MIN_LIMIT {
         return Err(Failure::new(format!(
@@ -57,7 +61,7 @@ pub(super) fn fit(options: &mut ResolvedOptions, limit: Option<u64>) -> Result<(
         pages.memory = cache;
     }
     options.fuse.max_write = options.fuse.max_write.min(request as u32);
-    Ok(())
+    Ok(Some(LARGE_REQUESTS * request))
 }
 
 /// The memory of the messages that threads write from the cache, and of their buffers, in bytes.

@@ -56,7 +56,7 @@ pub(super) fn serve(
     sys::limits::raise_descriptors();
     options.passthrough &= args.record_trace.is_none();
     options.source.check()?;
-    memory::fit(&mut options, sys::limits::memory())?;
+    let requests = memory::fit(&mut options, sys::limits::memory())?;
     let trace = args.record_trace.as_deref().map(TraceFile::create);
     let trace = trace.transpose()?;
     let watch = notify::watch(&options);
@@ -188,11 +188,15 @@ pub(super) fn serve(
         // Before the first request is read: that would be sent again, too.
         takeover::request_unanswered(holder)?;
     }
+    let mut channels = Channels::new(dir);
+    if let Some(bytes) = requests {
+        channels = channels.with_memory(bytes);
+    }
     let threads = serve_requests(
         &engine,
         session,
         server.max_request(),
-        dir,
+        channels,
         holder,
         is_recorded,
     );
@@ -369,11 +373,10 @@ fn serve_requests(
     engine: &Arc<Engine>,
     session: Arc<Session>,
     longest: usize,
-    name: String,
+    mut channels: Channels,
     holder: &Holder,
     is_recorded: bool,
 ) -> std::io::Result<Vec<QueueThread>> {
-    let mut channels = Channels::new(name);
     if is_recorded {
         let session = session.clone();
         channels = channels.with_sent(Arc::new(move |request: &[u8]| session.sent(request)));

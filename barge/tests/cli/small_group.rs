@@ -70,13 +70,19 @@ fn a_mount_in_a_small_control_group_writes_and_reads_much() {
             });
             write_and_read(&tree.at().join("one"), 99, pieces);
             // Several programs have several requests in flight.
-            std::thread::scope(|scope| {
-                for writer in 0..4 {
-                    let path = tree.at().join(writer.to_string());
-                    scope.spawn(move || write_and_read(&path, writer, pieces.div_ceil(4)));
-                }
-            });
-            assert!(tree.mounted.is_running(), "{kind} in {limit} MiB");
+            for writers in [16, 32] {
+                std::thread::scope(|scope| {
+                    for writer in 0..writers {
+                        let path = tree.at().join(writer.to_string());
+                        let pieces = pieces.div_ceil(writers).max(4);
+                        scope.spawn(move || write_and_read(&path, writer, pieces));
+                    }
+                });
+                assert!(
+                    tree.mounted.is_running(),
+                    "{kind} in {limit} MiB, {writers} writers"
+                );
+            }
             drop(tree);
         }
     }

@@ -127,7 +127,7 @@ impl CachedFile {
         if self.mode == Mode::Loose {
             return;
         }
-        let most = self.table.core.memory.bytes() / 4;
+        let most = self.table.core.memory.max_read_ahead();
         let Some(ahead) = self.stream().read(range, size, most) else {
             return;
         };

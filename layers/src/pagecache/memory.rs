@@ -21,6 +21,8 @@ pub(super) struct Memory {
     capacity: u64,
     /// The number of dirty blocks.
     dirty: AtomicUsize,
+    /// The bytes that are being read ahead, for all files.
+    reading_ahead: AtomicU64,
     /// The bytes that were evicted.
     evicted: AtomicU64,
     inner: Mutex<Inner>,
@@ -65,6 +67,7 @@ impl Memory {
         Arc::new(Memory {
             capacity: (bytes as u64 / BLOCK).max(Memory::MIN_BLOCKS) * BLOCK,
             dirty: AtomicUsize::new(0),
+            reading_ahead: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             inner: Mutex::default(),
             less_dirty: Condvar::new(),
@@ -99,6 +102,24 @@ impl Memory {
     /// evict.
     pub(super) fn max_dirty(&self) -> u64 {
         self.bytes() / 2
+    }
+
+    /// Returns the most bytes that another stream may read ahead: a quarter of the capacity, and
+    /// all streams together half. More would be evicted before it is read, and it takes memory
+    /// beyond the capacity while it arrives.
+    pub(super) fn max_read_ahead(&self) -> u64 {
+        let reading = self.reading_ahead.load(Ordering::Relaxed);
+        (self.bytes() / 4).min((self.bytes() / 2).saturating_sub(reading))
+    }
+
+    /// Counts bytes whose read-ahead begins.
+    pub(super) fn begin_read_ahead(&self, bytes: u64) {
+        self.reading_ahead.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes whose read-ahead has ended.
+    pub(super) fn end_read_ahead(&self, bytes: u64) {
+        self.reading_ahead.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Returns whether it is time to write, even short runs.

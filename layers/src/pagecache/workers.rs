@@ -76,8 +76,7 @@ impl Workers {
                 Job::Write(file) => file.write_back(),
                 Job::Read(file, from, caller, reserved) => {
                     let call = Call::detached();
-                    // The caller that needs the data reads it again, and meets the error.
-                    let _ = file.fill(&*from, &Cx::new(&caller, &call), reserved);
+                    file.fill_ahead(&*from, &Cx::new(&caller, &call), reserved);
                 }
             });
             if catch_unwind(run).is_err() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -36,6 +36,8 @@ pub struct Channel {
     sent: Option<Sent>,
     /// See [`Channels`].
     ends: Arc<Ends>,
+    /// See [`Channels`].
+    in_flight: Option<Arc<InFlightMemory>>,
     /// Whether the mount is gone.
     closed: AtomicBool,
     inner: Mutex<Inner>,
@@ -91,6 +93,8 @@ pub struct Channels {
     sent: Option<Sent>,
     /// Memory for the ends of requests, if the mount outlives its process.
     ends: Arc<Ends>,
+    /// The memory of reads and writes in flight, if it is limited.
+    in_flight: Option<Arc<InFlightMemory>>,
 }
 
 impl Channels {
@@ -102,7 +106,20 @@ impl Channels {
             name,
             sent: None,
             ends: Arc::default(),
+            in_flight: None,
         }
+    }
+
+    /// Limits the memory of reads and writes in flight to `bytes`: beyond it, requests stay in the
+    /// kernel. A program waits for its reads and writes, so many programs have as many in flight,
+    /// and the kernel's limit (`max_background`) is only for its read-ahead and write-back.
+    pub fn with_memory(mut self, bytes: usize) -> Channels {
+        self.in_flight = Some(Arc::new(InFlightMemory {
+            limit: bytes,
+            used: Mutex::default(),
+            less: Condvar::new(),
+        }));
+        self
     }
 
     /// Calls `sent` with each request whose reply was sent, from the thread that has sent it. The
@@ -128,6 +145,7 @@ impl Channels {
             name: self.name.clone(),
             sent: self.sent.clone(),
             ends: self.ends.clone(),
+            in_flight: self.in_flight.clone(),
             closed: AtomicBool::new(false),
             inner: Mutex::default(),
         })
@@ -163,6 +181,8 @@ impl Channel {
             Ok(len) => {
                 request.message.len = len;
                 request.message.touched = request.message.touched.max(len);
+                let memory = self.in_flight.as_ref();
+                request.claim = memory.map(|memory| memory.claim(&request.message));
                 if inner.may_overlap(&request.message) {
                     inner.overlapping += 1;
                     if inner.overlapping > Inner::MAX_OVERLAPPING {
@@ -250,6 +270,16 @@ impl Channel {
         }
     }
 
+    /// Waits until the requests in flight leave memory for another one.
+    fn wait_for_memory(&self) {
+        if let Some(memory) = &self.in_flight
+            && memory.is_used_up()
+            && self.inner().peeked.is_none()
+        {
+            memory.wait();
+        }
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -258,6 +288,7 @@ impl Channel {
 impl Ring for Channel {
     /// A request arrives complete.
     fn pop(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
+        self.wait_for_memory();
         let next = self.read(&mut self.inner())?;
         Ok(next.map(|request| request as Box<dyn Exchange>))
     }
@@ -284,6 +315,7 @@ impl Ring for Channel {
             sent(request.message.bytes());
         }
         request.reply.clear();
+        request.claim = None;
         self.keep(&mut self.inner(), request);
     }
 
@@ -291,6 +323,7 @@ impl Ring for Channel {
     fn signal(&self) {}
 
     fn wait(&self, wait: bool) -> io::Result<bool> {
+        self.wait_for_memory();
         let mut inner = self.inner();
         inner.peeked = self.read(&mut inner)?;
         let there = inner.peeked.is_some();
@@ -364,12 +397,63 @@ impl Ends {
     }
 }
 
+/// The memory of a mount's reads and writes in flight, and its limit.
+struct InFlightMemory {
+    limit: usize,
+    used: Mutex<usize>,
+    /// Notified when memory is released.
+    less: Condvar,
+}
+
+impl InFlightMemory {
+    /// The longest wait before a request is read nevertheless. The server may not answer, and an
+    /// INTERRUPT may be next: the kernel passes these on before all other requests.
+    const MAX_WAIT: Duration = Duration::from_millis(100);
+
+    /// Counts a request that was read.
+    fn claim(self: &Arc<Self>, message: &Message) -> ClaimedMemory {
+        let bytes = message.memory();
+        *self.used.lock() += bytes;
+        ClaimedMemory {
+            memory: self.clone(),
+            bytes,
+        }
+    }
+
+    fn is_used_up(&self) -> bool {
+        *self.used.lock() >= self.limit
+    }
+
+    fn wait(&self) {
+        let mut used = self.used.lock();
+        self.less
+            .wait_while_for(&mut used, |used| *used >= self.limit, Self::MAX_WAIT);
+    }
+}
+
+/// The memory of a request in flight, released when dropped.
+struct ClaimedMemory {
+    memory: Arc<InFlightMemory>,
+    bytes: usize,
+}
+
+impl Drop for ClaimedMemory {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            *self.memory.used.lock() -= self.bytes;
+            self.memory.less.notify_all();
+        }
+    }
+}
+
 /// A request and its reply.
 struct FuseRequest {
     message: Message,
     reply: Outbox,
     /// Set while its buffers are kept for reuse.
     kept: Option<KeptMemory>,
+    /// Set while it is in flight, if that memory is limited.
+    claim: Option<ClaimedMemory>,
 }
 
 /// Memory of large buffers that a mount keeps for reuse.
@@ -415,6 +499,7 @@ impl FuseRequest {
             },
             reply: Outbox::default(),
             kept: None,
+            claim: None,
         }
     }
 
@@ -464,6 +549,23 @@ impl Message {
     /// and write-back.
     fn is_data(&self) -> bool {
         matches!(self.field(4), Some(15 | 16))
+    }
+
+    /// Returns the memory that a read or write takes until it is answered, in bytes: that of its
+    /// data here, and a copy in messages to a server or in a cache. That of others is small.
+    fn memory(&self) -> usize {
+        const READ: u32 = 15;
+        const WRITE: u32 = 16;
+        const READDIR: u32 = 28;
+        const READDIRPLUS: u32 = 44;
+        let data = match self.field(4) {
+            Some(WRITE) => self.len,
+            // `fuse_read_in::size`
+            Some(READ | READDIR | READDIRPLUS) => self.field(56).unwrap_or(0) as usize,
+            _ => 0,
+        };
+        // The kernel asks for no more than fits in a request.
+        2 * data.min(self.buffer.len())
     }
 
     fn frame(&self) -> Frame<'_> {
@@ -601,6 +703,52 @@ mod tests {
         channel.push_used(short);
         assert!(channel.wait(true).unwrap());
         assert!(channels.ends.is_empty(), "it is idle again");
+    }
+
+    #[test]
+    fn writes_beyond_the_memory_of_requests_stay_in_the_kernel_for_a_while() {
+        const LEN: usize = 200 << 10;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (kernel, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&kernel, 64 * LEN).unwrap();
+        let channels = Channels::new("test".into()).with_memory(4 * 2 * LEN);
+        let channel = channels.open(device, 1 << 20).unwrap();
+        let mut write = request(16, 7);
+        write.resize(LEN, 7);
+        for _ in 0..6 {
+            rustix::io::write(&kernel, &write).unwrap();
+        }
+        let pop = || {
+            let begin = std::time::Instant::now();
+            let popped = channel.pop(&|_| None).unwrap().expect("a request");
+            (popped, begin.elapsed() >= InFlightMemory::MAX_WAIT)
+        };
+        let mut popped = Vec::new();
+        for _ in 0..4 {
+            let (request, waited) = pop();
+            assert!(!waited);
+            popped.push(request);
+        }
+        let (late, waited) = pop();
+        assert!(waited, "the fifth waits for a reply, but not forever");
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                std::thread::sleep(InFlightMemory::MAX_WAIT / 10);
+                popped
+                    .drain(..2)
+                    .for_each(|request| channel.push_used(request));
+            });
+            let (last, waited) = pop();
+            assert!(!waited, "the sixth is read when there is memory");
+            channel.push_used(last);
+        });
+        popped.push(late);
+        popped
+            .into_iter()
+            .for_each(|request| channel.push_used(request));
+        let memory = channel.in_flight.as_ref().unwrap();
+        assert_eq!(*memory.used.lock(), 0);
     }
 
     #[test]

@@ -93,11 +93,26 @@ impl Cached {
             let wanted = state.pages.first_missing(range.clone());
             range.start = wanted.end;
             if !wanted.is_empty() {
+                let memory = &self.core.memory;
+                memory.begin_read_ahead(wanted.end - wanted.start);
                 let reserved = self.reserve(&mut state, wanted);
                 let job = Job::Read(this.clone(), file.clone(), cx.caller.clone(), reserved);
                 self.core.workers.run(job);
             }
         }
+    }
+
+    /// Does [`Job::Read`].
+    pub(in crate::pagecache) fn fill_ahead(
+        &self,
+        file: &dyn File,
+        cx: &Cx<'_>,
+        reserved: ReadReservation,
+    ) {
+        let bytes = reserved.range.end - reserved.range.start;
+        // The caller that needs the data reads it again, and meets the error.
+        let _ = self.fill(file, cx, reserved);
+        self.core.memory.end_read_ahead(bytes);
     }
 
     /// Reads a reserved range through `file`. Returns the offset up to which data was read.
