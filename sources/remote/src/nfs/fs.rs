@@ -15,7 +15,7 @@ use super::version::{Found, ProtocolVersion};
 /// A tree of an NFS server.
 pub(super) struct RemoteNfs<V: ProtocolVersion> {
     shared: Arc<Shared<V>>,
-    root: Arc<NfsNode<V>>,
+    root: Arc<dyn Node>,
     _committer: Committer<V>,
 }
 
@@ -25,7 +25,7 @@ impl<V: ProtocolVersion> RemoteNfs<V> {
         let log = options.hidden_log.clone();
         let shared = Shared::new(version, root.attr.id, limits, log);
         shared.remove_left_names();
-        let root = NfsNode::new(&shared, &root, None);
+        let root = NfsNode::new(&shared, &root, None).compact();
         Ok(Arc::new(RemoteNfs {
             _committer: Committer::start(&shared)?,
             shared,
@@ -59,7 +59,7 @@ impl<V: ProtocolVersion> FileSystem for RemoteNfs<V> {
             Ok(attr) if attr.nlink == 0 => return Err(Errno::ESTALE),
             attr => attr?,
         };
-        Ok(NfsNode::new(&self.shared, &Found { handle, attr }, None))
+        Ok(NfsNode::new(&self.shared, &Found { handle, attr }, None).compact())
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

@@ -13,6 +13,7 @@
 //! that of open files.
 
 mod commit;
+mod compact_node;
 mod dir;
 mod direct;
 mod file;

@@ -1,7 +1,5 @@
-//! Nodes: file handles. `node_ops` has the operations of `vfs::Node`.
-//!
-//! A million of them have to fit: a node with the two counters of its `Arc` is 88 bytes, which is
-//! what a block of malloc(3) of 96 bytes holds.
+//! Nodes: file handles. `node_ops` has the operations of `vfs::Node`, `compact_node` the nodes as
+//! they are kept.
 
 use std::sync::Arc;
 
@@ -11,34 +9,30 @@ use vfs::{Access, Attr, Cx, Entry, Errno, Kind, Name, Node, NodeId, Result, SetA
 use super::shared::Shared;
 use super::version::{Found, Handle, Place, ProtocolVersion, Target};
 
-/// A node.
+/// A node, for the time of a request or while it is open.
 pub(super) struct NfsNode<V: ProtocolVersion> {
     pub(super) shared: Arc<Shared<V>>,
     pub(super) id: NodeId,
     pub(super) kind: Kind,
-    place: Option<Place>,
-    identity: Identity,
+    pub(super) place: Option<Place>,
+    pub(super) handle: Handle,
+    /// For a version that opens by name: the handle of the directory that it was found in, or its
+    /// own if it is a directory.
+    pub(super) dir: Option<Arc<Handle>>,
+    /// The name of a file in that directory.
+    pub(super) name: Option<CompactName>,
 }
 
-/// A node's handle and, for a version that opens by name, its location.
-#[derive(Clone)]
-enum Identity {
-    Handle(Handle),
-    Located(Arc<Located>),
-}
-
-struct Located {
-    handle: Handle,
-    /// The directory and name.
-    at: Option<(Arc<Located>, CompactName)>,
-}
-
-/// Drops the chain of directories in a loop: a tree may be too deep for recursion.
-impl Drop for Located {
-    fn drop(&mut self) {
-        let mut at = self.at.take();
-        while let Some((dir, _)) = at {
-            at = Arc::into_inner(dir).and_then(|mut dir| dir.at.take());
+impl<V: ProtocolVersion> Clone for NfsNode<V> {
+    fn clone(&self) -> Self {
+        NfsNode {
+            shared: self.shared.clone(),
+            id: self.id,
+            kind: self.kind,
+            place: self.place,
+            handle: self.handle.clone(),
+            dir: self.dir.clone(),
+            name: self.name.clone(),
         }
     }
 }
@@ -48,57 +42,37 @@ impl<V: ProtocolVersion> NfsNode<V> {
         shared: &Arc<Shared<V>>,
         found: &Found,
         location: Option<(&NfsNode<V>, Name<'_>)>,
-    ) -> Arc<NfsNode<V>> {
-        let handle = found.handle.clone();
-        let identity = if shared.version.opens_by_name() {
-            let at = location.and_then(|(dir, name)| match &dir.identity {
-                Identity::Handle(_) => None,
-                Identity::Located(dir) => Some((dir.clone(), CompactName::new(name))),
-            });
-            Identity::Located(Arc::new(Located { handle, at }))
-        } else {
-            Identity::Handle(handle)
+    ) -> NfsNode<V> {
+        let (handle, kind) = (found.handle.clone(), found.attr.kind);
+        let (dir, name) = match (shared.version.opens_by_name(), kind, location) {
+            (false, ..) => (None, None),
+            (true, Kind::Directory, _) => (Some(Arc::new(handle.clone())), None),
+            (true, _, Some((dir, name))) => (dir.dir.clone(), Some(CompactName::new(name))),
+            (true, _, None) => (None, None),
         };
-        Arc::new(NfsNode {
+        NfsNode {
             shared: shared.clone(),
             id: found.attr.id,
-            kind: found.attr.kind,
+            kind,
             place: location.map(|(dir, name)| Place::new(dir.handle(), name.bytes())),
-            identity,
-        })
-    }
-
-    /// Returns another node of the same object.
-    pub(super) fn duplicate(&self) -> Arc<NfsNode<V>> {
-        Arc::new(NfsNode {
-            shared: self.shared.clone(),
-            id: self.id,
-            kind: self.kind,
-            place: self.place,
-            identity: self.identity.clone(),
-        })
+            handle,
+            dir,
+            name,
+        }
     }
 
     pub(super) fn handle(&self) -> &Handle {
-        match &self.identity {
-            Identity::Handle(handle) => handle,
-            Identity::Located(located) => &located.handle,
-        }
+        &self.handle
     }
 
     fn location(&self) -> Option<(&Handle, &[u8])> {
-        match &self.identity {
-            Identity::Handle(_) => None,
-            Identity::Located(located) => {
-                let (dir, name) = located.at.as_ref()?;
-                Some((&dir.handle, name.bytes()))
-            }
-        }
+        let (dir, name) = (self.dir.as_ref()?, self.name.as_ref()?);
+        Some((dir, name.bytes()))
     }
 
     /// Creates the node that was found at `name` in this directory.
     pub(super) fn child_entry(&self, name: Name<'_>, found: Found) -> Entry {
-        let node = NfsNode::new(&self.shared, &found, Some((self, name)));
+        let node = NfsNode::new(&self.shared, &found, Some((self, name))).compact();
         let attr = found.attr;
         Entry { node, attr }
     }
@@ -196,23 +170,10 @@ impl<V: ProtocolVersion> NfsNode<V> {
         }
     }
 
-    /// Downcasts a node of this mount. Returns `EXDEV` for other nodes.
-    pub(super) fn of_same<'a>(&self, node: &'a dyn Node) -> Result<&'a NfsNode<V>> {
-        node.as_any()
-            .downcast_ref::<NfsNode<V>>()
+    /// Returns a node of this mount. Returns `EXDEV` for other nodes.
+    pub(super) fn of_same(&self, node: &dyn Node) -> Result<NfsNode<V>> {
+        NfsNode::of(node)
             .filter(|node| Arc::ptr_eq(&node.shared, &self.shared))
             .ok_or(Errno::EXDEV)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::v3::V3;
-    use super::*;
-
-    #[test]
-    fn a_node_is_small() {
-        // After the two counters of the `Arc`.
-        assert_eq!(size_of::<NfsNode<V3>>(), 72);
     }
 }

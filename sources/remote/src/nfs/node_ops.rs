@@ -54,7 +54,7 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         may_open(self.kind, flags)?;
         cx.check_may_block()?;
         vfs::open_by_owner(self, cx, flags, |cx, flags| {
-            NfsFile::open(self.duplicate(), cx, flags)
+            NfsFile::open(Arc::new(self.clone()), cx, flags)
         })
     }
 
@@ -76,11 +76,11 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         // Directories above the export's root are not part of this tree.
         if self.id == self.shared.root {
             let attr = self.attr(cx, AttrMask::STAT)?;
-            let node = self.duplicate();
+            let node = self.compact();
             return Ok(Entry { node, attr });
         }
         let found = self.shared.version.lookup(cx, self.handle(), None)?;
-        let node = NfsNode::new(&self.shared, &found, None);
+        let node = NfsNode::new(&self.shared, &found, None).compact();
         let attr = found.attr;
         Ok(Entry { node, attr })
     }
@@ -102,8 +102,9 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         }
         let node = NfsNode::new(&self.shared, &found, Some((self, name)));
         let guard = OpenGuard::new(&self.shared, node.id);
-        let file = NfsFile::new(node.clone(), flags, Some((open, guard)));
+        let file = NfsFile::new(Arc::new(node.clone()), flags, Some((open, guard)));
         let attr = found.attr;
+        let node = node.compact();
         Ok((Entry { node, attr }, file))
     }
 
