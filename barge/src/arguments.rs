@@ -264,8 +264,8 @@ mod tests {
         for arg in command.get_arguments() {
             let name = arg.get_long().unwrap_or(arg.get_id().as_str());
             // That of other commands is the name of a share.
-            let is_name =
-                ["evict", "limit", "reopen"].contains(&command.get_name()) && name == "share";
+            let is_name = ["evict", "limit", "release", "reopen"].contains(&command.get_name())
+                && name == "share";
             let is_listed = WITHOUT_PATHS.contains(&name) || is_name;
             // Those of barge connect are names, numbers and flags.
             let is_of_connect = command.get_name() == "connect" && name == "options";

@@ -79,6 +79,14 @@ enum CtlCommand {
         /// Name of a share
         share: String,
     },
+    /// Give the directory or image of a share up, so that its file system can be unmounted
+    ///
+    /// The share stays, without a source: its clients get errors until `reopen` follows its paths
+    /// anew.
+    Release {
+        /// Name of a share
+        share: String,
+    },
     /// Read certificates and the configuration file again, as SIGHUP does
     ///
     /// Shares and endpoints that were added and are not in the file end.
@@ -240,6 +248,10 @@ pub(crate) fn run(args: &CtlArgs) -> CommandResult {
         CtlCommand::Reopen { share } => {
             let params = json!({ "name": share });
             (call(&mut connection, "share.reopen", params), no_text)
+        }
+        CtlCommand::Release { share } => {
+            let params = json!({ "name": share });
+            (call(&mut connection, "share.release", params), no_text)
         }
         CtlCommand::Reload => (call(&mut connection, "server.reload", json!({})), no_text),
         CtlCommand::Upgrade => (upgrade(&mut connection, &args.control), upgraded_text),

@@ -264,6 +264,7 @@ impl Share {
             settings: Vec::new(),
             objects: Vec::new(),
             reopened: 0,
+            released: false,
         }
     }
 }

@@ -81,8 +81,10 @@ pub(crate) struct Share {
     settings: Vec<Setting>,
     /// The objects that its paths have led to; none if a process that is not confined serves it.
     pub(crate) objects: Vec<ObjectOf>,
-    /// How often its paths were to be followed anew ([`Config::reopen`]).
+    /// How often its paths were to be followed anew ([`Config::reopen`]), or it was released.
     reopened: u64,
+    /// Whether it has given its objects up ([`Config::release`]).
+    pub(crate) released: bool,
 }
 
 /// An object of the host that a path of a share has led to.
@@ -241,11 +243,11 @@ impl Config {
             let same = others.find(|it| {
                 it.name == share.name && running.line_settings(it) == self.line_settings(share)
             });
-            kept.push(same.map(|it| (it.objects.clone(), it.reopened)));
+            kept.push(same.map(|it| (it.objects.clone(), it.reopened, it.released)));
         }
         for (share, kept) in self.shares.iter_mut().zip(kept) {
-            if let Some((objects, reopened)) = kept {
-                (share.objects, share.reopened) = (objects, reopened);
+            if let Some((objects, reopened, released)) = kept {
+                (share.objects, share.reopened, share.released) = (objects, reopened, released);
             }
         }
     }
@@ -253,11 +255,22 @@ impl Config {
     /// Makes the server follow the paths of the share called `name` anew; the share without a name
     /// is "". Returns `false` if there is none.
     pub(crate) fn reopen(&mut self, name: &str) -> bool {
+        self.drop_objects(name, false)
+    }
+
+    /// Makes the share called `name` give its objects up until it is reopened. Returns `false` if
+    /// there is none.
+    pub(crate) fn release(&mut self, name: &str) -> bool {
+        self.drop_objects(name, true)
+    }
+
+    fn drop_objects(&mut self, name: &str, released: bool) -> bool {
         let own = |share: &&mut Share| share.name.as_deref().unwrap_or_default() == name;
         let share = self.shares.iter_mut().find(own);
         let found = share.map(|share| {
             share.objects.clear();
             share.reopened += 1;
+            share.released = released;
         });
         found.is_some()
     }

@@ -147,6 +147,7 @@ impl ConfigReader<'_> {
             settings,
             objects: Vec::new(),
             reopened: 0,
+            released: false,
         })
     }
 

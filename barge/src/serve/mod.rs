@@ -40,6 +40,7 @@ pub(crate) mod virtiofsd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use command::log::LogArgs;
 use engine::Engine;
@@ -192,7 +193,10 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let live = Arc::new(live);
     exports.release();
     let stopped = engine.clone();
-    let stop = move || stopped.stop();
+    let stop = move || {
+        stopped.stop();
+        after_stop_timeout(|| std::process::exit(0));
+    };
     let running = Arc::downgrade(&live);
     own.set_started(move || {
         running
@@ -250,6 +254,23 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     exports.traces.iter().try_for_each(|trace| trace.finish())?;
     added?;
     Ok(status)
+}
+
+/// Time for the requests in flight to be answered when a server stops. It does not wait for those of
+/// a source that hangs.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Calls `end` if this process has not ended [`STOP_TIMEOUT`] from now.
+fn after_stop_timeout(end: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name("barge-stop".into());
+    let spawned = thread.spawn(|| {
+        std::thread::sleep(STOP_TIMEOUT);
+        tracing::warn!("stopping while requests are not answered");
+        end();
+    });
+    if let Err(error) = spawned {
+        tracing::warn!("a stop may wait for requests: {error}");
+    }
 }
 
 /// Returns the handler of SIGHUP of a server of one process, or `None` if there is nothing to read

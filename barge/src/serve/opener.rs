@@ -356,6 +356,10 @@ impl OpeningSource {
     fn open(&self) -> Result<(Arc<dyn FileSystem>, status::ObservedSource), Failure> {
         let share = {
             let mut share = self.share.lock();
+            if share.released {
+                let again = format!("`barge ctl reopen {}` serves it again", self.name);
+                return Err(Failure::new(format!("released: {again}")));
+            }
             self.host.find_missing_objects(&mut share)?;
             share.clone()
         };

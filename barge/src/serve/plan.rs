@@ -92,6 +92,7 @@ impl Plan {
             let args = args(config.share_matches(share))?;
             let mut planned = args.share.plan(named, config.files())?;
             planned.objects = share.objects.iter().cloned().map(Into::into).collect();
+            planned.released = share.released;
             Ok(planned)
         });
         let shares: Vec<_> = shares.collect::<Result<_, Failure>>()?;

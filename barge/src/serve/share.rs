@@ -120,6 +120,8 @@ pub(super) struct Share {
     pub(super) named: NamedSource,
     /// The objects that its paths have led to; none if this process follows its paths.
     pub(super) objects: Vec<ReachedObject>,
+    /// Whether it is not to be opened until it is reopened.
+    pub(super) released: bool,
     /// The file to write a read trace to.
     pub(super) read_trace: Option<PathBuf>,
     /// The options of a source that is a directory of this host. The descriptor budget is set by

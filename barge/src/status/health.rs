@@ -12,6 +12,7 @@
 //! at most one probe of a source at a time.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,9 @@ pub(crate) struct Check {
     pub(super) name: String,
     /// A line for each problem; empty if the check passed.
     pub(super) problems: Vec<String>,
+    /// Whether the subject has not answered in time.
+    #[serde(default)]
+    hangs: bool,
 }
 
 /// The subject of a check.
@@ -58,7 +62,19 @@ impl Check {
             kind,
             name: name.into(),
             problems,
+            hangs: false,
         }
+    }
+
+    /// Returns the check of a subject that has not answered in time if `hangs`.
+    pub(super) fn hanging(self, hangs: bool) -> Check {
+        Check { hangs, ..self }
+    }
+
+    /// Returns the problem of a source that does not answer, if it is one.
+    pub(crate) fn hanging_source(&self) -> Option<&str> {
+        let hangs = self.kind == CheckKind::Source && self.hangs;
+        self.problems.first().filter(|_| hangs).map(String::as_str)
     }
 
     /// Returns the check with the name of its process, unless it is of a source, whose name is that
@@ -235,6 +251,22 @@ pub(super) struct Probe {
     finished: Condvar,
 }
 
+/// The reason why a probe has not passed.
+pub(super) enum Unhealthy {
+    /// The source has not answered for this time.
+    Hangs(Duration),
+    Fails(String),
+}
+
+impl fmt::Display for Unhealthy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unhealthy::Hangs(time) => write!(f, "has not answered for {} s", time.as_secs()),
+            Unhealthy::Fails(why) => f.write_str(why),
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// Start of the probe that is in progress.
@@ -269,17 +301,17 @@ impl Probe {
     }
 
     /// Waits for the end of the probe, or for its timeout, and returns the result.
-    pub(super) fn result(&self) -> Result<(), String> {
+    pub(super) fn result(&self) -> Result<(), Unhealthy> {
         let mut state = self.state();
         while let Some(since) = state.started {
             let left = TIMEOUT.saturating_sub(since.elapsed());
             if left.is_zero() {
-                let taken = since.elapsed().as_secs();
-                return Err(format!("has not answered for {taken} s"));
+                return Err(Unhealthy::Hangs(since.elapsed()));
             }
             self.finished.wait_for(&mut state, left);
         }
-        state.last.as_ref().map_or(Ok(()), |(_, last)| last.clone())
+        let last = state.last.as_ref().map(|(_, last)| last.clone());
+        last.unwrap_or(Ok(())).map_err(Unhealthy::Fails)
     }
 
     fn run(&self) {

@@ -24,7 +24,7 @@ use vfs::source_stats::{Evicted, RemoteCounters};
 use vfs::{Call, Caller, Cx, FileSystem, LocalUsers, Origin};
 
 pub(crate) use self::health::{Check, CheckKind, Problem, Problems};
-use self::health::{Probe, Probes};
+use self::health::{Probe, Probes, Unhealthy};
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
 use self::json::{Cache, Export, Limit, Memory, Quota, Remote};
@@ -158,14 +158,15 @@ impl ObservedSources {
         let probes: Vec<_> = self.lock().iter().map(probe).collect();
         probes.iter().for_each(|(.., probe)| probe.start());
         let checks = probes.into_iter().map(|(name, source, problem, probe)| {
+            let failed = probe.result().err();
+            let hangs = matches!(failed, Some(Unhealthy::Hangs(_)));
             // Of a source that is not open, the probe knows EIO alone.
-            let failed = || probe.result().err().map(|why| format!("{source}: {why}"));
-            let problem = problem.or_else(failed);
+            let problem = problem.or_else(|| Some(format!("{source}: {}", failed?)));
             let name = match name.as_str() {
                 "" => "source".to_owned(),
                 name => format!("source/{name}"),
             };
-            Check::new(CheckKind::Source, name, problem.into_iter().collect())
+            Check::new(CheckKind::Source, name, problem.into_iter().collect()).hanging(hangs)
         });
         checks.collect()
     }

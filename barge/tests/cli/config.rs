@@ -200,6 +200,7 @@ fn raw(done: std::io::Result<impl Sized>) -> Option<i32> {
 
 const ESTALE: i32 = 116;
 const EROFS: i32 = 30;
+const EIO: i32 = 5;
 const EACCES: i32 = 13;
 
 /// Reads blocks at varying offsets until `stop`, and compares each with the contents of the share
@@ -327,12 +328,20 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
             log.contains("barge.toml:2:1: nme: expected a key of a share; did you mean name?"),
             "{log}"
         );
-        let missing = place.share("d", "");
-        assert_ne!(place.reload(&format!("{GLOBAL}{a}{missing}")), "ready");
         are(&["a", "b"]);
+        // A share without a source stops no other.
+        let missing = place.share("d", "");
+        place.shares(&(a.clone() + &b + &missing));
+        are(&["a", "b", "d"]);
+        for client in &clients {
+            assert_eq!(raw(client.metadata("d/f").map(drop)), Some(EIO));
+        }
+        assert!(place.log().contains("not served: "), "{}", place.log());
         of_b.iter()
             .for_each(|file| assert_eq!(first(file).ok(), Some(byte("b", 0))));
         go_on();
+        place.shares(&(a.clone() + &b));
+        are(&["a", "b"]);
 
         // Changes outside shares have no effect, and are logged.
         assert_eq!(

@@ -280,9 +280,24 @@ fn check_hanging(sandbox: &str) {
     kill_process(server, Signal::CONT).expect("continued");
     fixture.wait_for("a");
     assert_eq!(fixture.read("a").as_deref(), Ok("there"));
-    // A stop does not wait for it.
     kill_process(server, Signal::STOP).expect("stopped");
+    // Another program would wait for it.
+    if sandbox != "none" {
+        let refused = fixture.ctl(&["upgrade"]);
+        assert!(!refused.status.success());
+        let told = stderr_of(&refused);
+        assert!(told.contains("has not answered"), "{told}");
+    }
+    assert_eq!(fixture.read("b").as_deref(), Ok("there"));
+    // Nor does a stop wait, with a request that hangs.
+    let url = format!("9p://127.0.0.1:{}/", fixture.served.port());
+    let client = Client::open(&url).expect("connected");
+    let asking = std::thread::spawn(move || client.read("a/f").map(drop));
+    let begin = Instant::now();
     assert!(fixture.served.stop().success());
+    let taken = begin.elapsed();
+    assert!(taken < Duration::from_secs(8), "{taken:?}");
+    drop(asking.join().expect("no panic"));
     kill_process(server, Signal::CONT).expect("continued");
     drop(mounted);
 }

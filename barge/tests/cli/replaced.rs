@@ -306,7 +306,7 @@ fn in_namespace_of(process: u32, program: &[&str]) -> Output {
 }
 
 #[test]
-fn a_served_file_system_is_busy_until_its_share_is_removed() {
+fn a_served_file_system_is_busy_until_its_share_is_released_or_removed() {
     for options in ["", "--sandbox=landlock"] {
         let dir = tempfile::tempdir().expect("a directory");
         let disk = dir.path().join("disk");
@@ -351,10 +351,29 @@ fn a_served_file_system_is_busy_until_its_share_is_removed() {
             Client::open(&format!("9p://127.0.0.1:{}/", served.port())).is_ok()
         });
         stdout_of(&in_namespace_of(served.id(), &["umount", &inner]));
-        let mut remove = Command::new(BARGE);
-        remove.args(["ctl", &control, "remove", "a"]);
-        stdout_of(&remove.output().expect("runs"));
+        let ctl = |args: &[&str]| {
+            let mut ctl = Command::new(BARGE);
+            ctl.args(["ctl", &control]).args(args);
+            stdout_of(&ctl.output().expect("runs"))
+        };
         let free = format!("it can be unmounted: {options}");
+        ctl(&["release", "a"]);
+        let listing = ctl(&["list"]);
+        assert!(listing.contains("a: released: "), "{listing}");
+        wait_until(&free, || unmount().status.success());
+        served.crash();
+        let again = format!(
+            "mount -t tmpfs disk '{disk}' && mkdir '{disk}/d' && echo again > '{disk}/d/f'"
+        );
+        stdout_of(&in_namespace_of(served.id(), &["sh", "-c", &again]));
+        let read = || {
+            let client = Client::open(&format!("9p://127.0.0.1:{}/", served.port()));
+            client.and_then(|client| client.read("a/f"))
+        };
+        wait_until("it is served", || read().is_err());
+        ctl(&["reopen", "a"]);
+        assert_eq!(read().expect("read"), b"again\n", "{options}");
+        ctl(&["remove", "a"]);
         wait_until(&free, || unmount().status.success());
         assert!(served.stop().success());
     }

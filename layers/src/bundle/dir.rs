@@ -300,7 +300,9 @@ impl File for Dir {
                 Ok((kind, entry)) => (Some(kind), entry),
                 Err(errno) if errno.is_signal() || errno == Errno::EINTR => return Err(errno),
                 Err(Errno::EACCES) => continue,
-                Err(_) => (None, None),
+                // One that fails must not fail the listing of others: a protocol that needs the
+                // kind would ask for it.
+                Err(_) => (Some(Kind::Directory), None),
             };
             let taken = sink.entry(DirEntry {
                 name,

@@ -207,6 +207,7 @@ impl ShareArgs {
                 ..named
             },
             objects: Vec::new(),
+            released: false,
             read_trace: self.record_trace.clone(),
             files: self.files(),
             hidden,

@@ -414,7 +414,7 @@ struct PartFigures(Arc<BrokerClient>);
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time for all parts to send the results of their checks: a source that hangs is known after 3 s.
-const CHECKS_TIMEOUT: Duration = Duration::from_secs(4);
+pub(super) const CHECKS_TIMEOUT: Duration = Duration::from_secs(4);
 
 impl PartFigures {
     /// Returns the parts that serve.
@@ -433,7 +433,10 @@ impl PartFigures {
 }
 
 /// Reads the reply of a part until `deadline`. After that, only a reply that is there already.
-fn reply<F: DeserializeOwned>(mut socket: UnixStream, deadline: Instant) -> io::Result<F> {
+pub(super) fn reply<F: DeserializeOwned>(
+    mut socket: UnixStream,
+    deadline: Instant,
+) -> io::Result<F> {
     let mut text = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     loop {

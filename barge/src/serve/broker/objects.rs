@@ -187,6 +187,9 @@ impl Objects {
         let mut waiting = 0;
         let shares = config.shares_mut().iter_mut().zip(&plan.sources.shares);
         for (at, (configured, share)) in shares.enumerate() {
+            if configured.released {
+                continue;
+            }
             let is_new = configured.objects.is_empty();
             if is_new {
                 let written = || share.named.source.written_paths();
@@ -252,7 +255,8 @@ impl Objects {
     ) -> HashMap<usize, Vec<PathBuf>> {
         let (results, arriving) = channel();
         let shares = config.shares().iter().zip(&plan.sources.shares).enumerate();
-        let new = shares.filter(|(_, (configured, _))| configured.objects.is_empty());
+        let new = shares
+            .filter(|(_, (configured, _))| configured.objects.is_empty() && !configured.released);
         let mut waiting = 0;
         for (at, (_, share)) in new {
             let (source, results) = (share.named.source.clone(), results.clone());

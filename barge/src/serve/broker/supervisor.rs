@@ -20,7 +20,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
-use super::client::ChildOptions;
+use super::client::{self, CHECKS_TIMEOUT, ChildOptions};
 use super::confinement::{lacks_capability, uses_network};
 use super::message::{MAX_FIGURES, Request, Wanted};
 use super::objects::Objects;
@@ -41,8 +41,9 @@ use crate::serve::operation::Operation;
 use crate::serve::plan::{Plan, changeable_addrs};
 use crate::serve::recovery::brokered;
 use crate::serve::recovery::etcd::ActiveServer;
-use crate::serve::{activation, notify, project_quota, run as command, users};
+use crate::serve::{activation, after_stop_timeout, notify, project_quota, run as command, users};
 use crate::signals::Reload;
+use crate::status::Check;
 use crate::{CommandResult, Failure, service, signals};
 use serde_json::{Value, json};
 
@@ -371,8 +372,12 @@ impl Broker {
     /// Stops all processes. Before this program may serve, it kills them: a process that stops
     /// ends the connections, which the earlier program would continue.
     fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
+        let repeated = self.stopping.swap(true, Ordering::SeqCst);
         self.upgrade.stop_program();
+        let processes = self.processes.clone();
+        if !repeated {
+            after_stop_timeout(move || processes.iter().for_each(|process| process.kill()));
+        }
         for process in &self.processes {
             match self.begun.get() {
                 Some(()) => process.stop(),
@@ -798,6 +803,25 @@ impl Broker {
         Ok(())
     }
 
+    /// Returns the problem of a source that does not answer, if there is one: another program would
+    /// wait for it, and its clients would be lost.
+    fn hanging_source(&self) -> Option<String> {
+        let asked = self.serving().filter_map(|process| {
+            let wanted = Wanted::Checks { sources: true };
+            self.ask(process, &wanted).ok().map(UnixStream::from)
+        });
+        // All processes run their checks at the same time.
+        let asked: Vec<_> = asked.collect();
+        let deadline = Instant::now() + CHECKS_TIMEOUT;
+        let checks = asked
+            .into_iter()
+            .filter_map(|socket| client::reply::<Vec<Check>>(socket, deadline).ok());
+        let checks: Vec<Check> = checks.flatten().collect();
+        checks
+            .iter()
+            .find_map(|check| check.hanging_source().map(str::to_owned))
+    }
+
     /// Makes all processes hand their connections over and end. Those that take too long are
     /// killed, and their connections are closed. Returns the reason if that fails.
     fn hand_over(&self) -> Result<(), String> {
@@ -1046,6 +1070,9 @@ impl Backend for Broker {
             return failed("the path of the program is unknown");
         };
         if let Err(why) = upgrade::check(program) {
+            return failed(&why);
+        }
+        if let Some(why) = self.hanging_source() {
             return failed(&why);
         }
         if !self.upgrade.begin() {

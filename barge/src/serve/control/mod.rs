@@ -90,7 +90,8 @@ impl Controller {
             Method::ServerDebug => self.debug(),
             Method::ServerUpgrade => Err(self.upgrade()),
             Method::Add(text) => self.add(text),
-            Method::ShareReopen(name) => self.reopen(&name),
+            Method::ShareReopen(name) => self.reopen(&name, Config::reopen, Unopened::Refused),
+            Method::ShareRelease(name) => self.reopen(&name, Config::release, Unopened::Awaited),
             Method::ShareRemove(name, drain) => self.remove(&Target::Share(name), drain),
             Method::EndpointRemove(addr, drain) => self.remove(&Target::Endpoint(addr), drain),
             Method::ClientList => self.backend.request(LiveRequest::Clients),
@@ -231,15 +232,21 @@ impl Controller {
         Ok(json!({}))
     }
 
-    /// Follows the paths of a share anew.
-    fn reopen(&self, share: &str) -> Result<Value, LiveError> {
+    /// Makes a share drop its objects with `drop_objects`, and follow its paths anew unless it is
+    /// released.
+    fn reopen(
+        &self,
+        share: &str,
+        drop_objects: fn(&mut Config, &str) -> bool,
+        unopened: Unopened,
+    ) -> Result<Value, LiveError> {
         let _changing = self.changing.lock();
         let mut config = self.running.lock().clone();
-        if !config.reopen(share) {
+        if !drop_objects(&mut config, share) {
             let message = format!("expected the name of a share, got '{share}'");
             return Err(LiveError::new(ErrorCode::NotFound, message));
         }
-        self.backend.reload(Some(&mut config), Unopened::Refused)?;
+        self.backend.reload(Some(&mut config), unopened)?;
         *self.running.lock() = config;
         Ok(json!({}))
     }

@@ -128,6 +128,7 @@ impl VirtiofsdArgs {
             sources: Sources {
                 shares: vec![Share {
                     objects: Vec::new(),
+                    released: false,
                     named: NamedSource {
                         name: None,
                         source: Source::Tree(sources::Source::HostDir(dir.to_owned())),
