@@ -37,7 +37,7 @@ impl<F: Format> OpenFile<F> {
     fn size(&self) -> Result<u64> {
         match self.node.is_directory() {
             true => Err(Errno::EINVAL),
-            false => Ok(self.node.attr.size),
+            false => Ok(self.node.attr().size),
         }
     }
 }
@@ -48,7 +48,7 @@ impl<F: Format> File for OpenFile<F> {
     }
 
     fn attr(&self, _cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
-        Ok(self.node.attr)
+        Ok(self.node.attr())
     }
 
     fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr) -> Result<Attr> {
@@ -62,7 +62,7 @@ impl<F: Format> File for OpenFile<F> {
         if self.node.is_directory() {
             return Err(Errno::EISDIR);
         }
-        let left = self.node.attr.size.saturating_sub(offset);
+        let left = self.node.attr().size.saturating_sub(offset);
         let len = left.min(len.min(sink.room()) as u64);
         if len == 0 {
             return Ok(0);

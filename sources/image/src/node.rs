@@ -1,4 +1,7 @@
 //! A node of any format.
+//!
+//! A guest may know a million of them: a node has its item only, from which its attributes are
+//! computed.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -16,7 +19,6 @@ use crate::format::{Format, Tree};
 pub(crate) struct ImageNode<F: Format> {
     pub(crate) format: Arc<F>,
     pub(crate) item: F::Item,
-    pub(crate) attr: Attr,
     this: Weak<ImageNode<F>>,
 }
 
@@ -30,20 +32,23 @@ impl<F: Format> ImageNode<F> {
     pub(crate) fn new(format: &Arc<F>, item: F::Item) -> Arc<ImageNode<F>> {
         Arc::new_cyclic(|this| ImageNode {
             format: format.clone(),
-            attr: format.attr(&item),
             item,
             this: this.clone(),
         })
     }
 
+    pub(crate) fn attr(&self) -> Attr {
+        self.format.attr(&self.item)
+    }
+
     pub(crate) fn is_directory(&self) -> bool {
-        self.attr.kind == Kind::Directory
+        self.attr().kind == Kind::Directory
     }
 
     /// Returns the access that the caller would have on a writable file system.
     fn allowed(&self, cx: &Cx<'_>) -> Result<Access> {
         let acl = self.format.acl(&self.item, cx.patience)?;
-        Ok(vfs::perm::allowed(&self.attr, acl.as_ref(), cx.caller))
+        Ok(vfs::perm::allowed(&self.attr(), acl.as_ref(), cx.caller))
     }
 
     /// Returns `EACCES` unless the caller has all of `want`.
@@ -55,7 +60,7 @@ impl<F: Format> ImageNode<F> {
     }
 
     pub(crate) fn entry(self: Arc<ImageNode<F>>) -> Entry {
-        let attr = self.attr;
+        let attr = self.attr();
         Entry { node: self, attr }
     }
 
@@ -75,7 +80,7 @@ impl<F: Format> ImageNode<F> {
 
     fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
-        match self.attr.kind {
+        match self.attr().kind {
             Kind::File if writes => return Err(Errno::EROFS),
             Kind::File => {}
             Kind::Directory if writes => return Err(Errno::EISDIR),
@@ -92,7 +97,7 @@ impl<F: Format> ImageNode<F> {
                 self.check(cx, want)?;
             }
         }
-        if flags.contains(OpenFlags::NOATIME) && !vfs::perm::owns(&self.attr, cx.caller) {
+        if flags.contains(OpenFlags::NOATIME) && !vfs::perm::owns(&self.attr(), cx.caller) {
             return Err(Errno::EPERM);
         }
         self.format.load_extents(&self.item, cx.patience)?;
@@ -116,11 +121,11 @@ impl<F: Format> Node for ImageNode<F> {
     }
 
     fn id(&self) -> NodeId {
-        self.attr.id
+        self.attr().id
     }
 
     fn kind(&self) -> Kind {
-        self.attr.kind
+        self.attr().kind
     }
 
     fn handle(&self, _cx: &Cx<'_>) -> Result<Handle> {
@@ -128,7 +133,7 @@ impl<F: Format> Node for ImageNode<F> {
     }
 
     fn attr(&self, _cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
-        Ok(self.attr)
+        Ok(self.attr())
     }
 
     fn setattr(&self, _cx: &Cx<'_>, _set: &SetAttr) -> Result<Attr> {
@@ -136,7 +141,7 @@ impl<F: Format> Node for ImageNode<F> {
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        let kind = self.attr.kind;
+        let kind = self.attr().kind;
         let contained = matches!(kind, Kind::File | Kind::Directory | Kind::Symlink);
         let refused = match contained {
             true => Access::WRITE,
@@ -154,7 +159,7 @@ impl<F: Format> Node for ImageNode<F> {
     }
 
     fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        match self.attr.kind {
+        match self.attr().kind {
             Kind::Symlink => self.format.target(&self.item, cx.patience),
             _ => Err(Errno::EINVAL),
         }
@@ -248,5 +253,17 @@ impl<F: Format> Node for ImageNode<F> {
         _: LockKind,
     ) -> Result<Option<ForeignLock>> {
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::erofs::Erofs;
+
+    #[test]
+    fn a_node_is_small() {
+        // After the two counters of the `Arc`.
+        assert!(size_of::<ImageNode<Erofs>>() <= 120);
     }
 }

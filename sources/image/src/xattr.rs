@@ -9,7 +9,7 @@ use crate::node::ImageNode;
 impl<F: Format> ImageNode<F> {
     pub(crate) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
         if name.starts_with(b"user.") {
-            if !matches!(self.attr.kind, Kind::File | Kind::Directory) {
+            if !matches!(self.attr().kind, Kind::File | Kind::Directory) {
                 return Err(Errno::ENODATA);
             }
             self.check(cx, Access::READ)?;

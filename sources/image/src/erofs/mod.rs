@@ -46,7 +46,7 @@ pub(crate) struct Item {
     inode: Inode,
     /// The directory it was found in.
     parent: u64,
-    contents: OnceLock<Contents>,
+    contents: OnceLock<Box<Contents>>,
 }
 
 impl Item {
@@ -109,7 +109,7 @@ impl Erofs {
         }
         let contents = self.image.contents(&self.access(patience), &item.inode);
         let contents = contents.map_err(|error| self.log_error(error))?;
-        Ok(item.contents.get_or_init(|| contents))
+        Ok(item.contents.get_or_init(|| Box::new(contents)))
     }
 
     fn inode(&self, nid: u64, patience: Patience) -> Result<Inode> {
