@@ -128,7 +128,7 @@ pub(super) enum LiveRequest {
     /// Reads certificates again, and makes `config` the configuration if there is one.
     Reload {
         config: Option<Config>,
-        /// What becomes of its new shares whose sources cannot be opened.
+        /// The fate of its new shares whose sources cannot be opened.
         unopened: Unopened,
     },
     Clients,

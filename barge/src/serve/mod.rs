@@ -256,8 +256,8 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     Ok(status)
 }
 
-/// Time for the requests in flight to be answered when a server stops. It does not wait for those of
-/// a source that hangs.
+/// Time for the requests in flight to be answered when a server stops. It does not wait for those
+/// of a source that hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Calls `end` if this process has not ended [`STOP_TIMEOUT`] from now.

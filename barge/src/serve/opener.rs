@@ -143,7 +143,7 @@ impl AwaitedShare {
     }
 }
 
-/// What becomes of a share whose source cannot be opened.
+/// The fate of a share whose source cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Unopened {
     /// The change that adds it fails.

@@ -15,7 +15,7 @@ use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 use crate::status::{http, probe};
 
-/// What is said of a path that leads nowhere.
+/// The message about a path that leads nowhere.
 const MISSING: &str = "away: no such file or directory";
 
 /// The options of the sandboxes.

@@ -366,13 +366,9 @@ fn a_served_file_system_is_busy_until_its_share_is_released_or_removed() {
             "mount -t tmpfs disk '{disk}' && mkdir '{disk}/d' && echo again > '{disk}/d/f'"
         );
         stdout_of(&in_namespace_of(served.id(), &["sh", "-c", &again]));
-        let read = || {
-            let client = Client::open(&format!("9p://127.0.0.1:{}/", served.port()));
-            client.and_then(|client| client.read("a/f"))
-        };
-        wait_until("it is served", || read().is_err());
         ctl(&["reopen", "a"]);
-        assert_eq!(read().expect("read"), b"again\n", "{options}");
+        let read = served.barge(&["cat", "{}"], "a/f");
+        assert_eq!(stdout_of(&read), "again\n", "{options}");
         ctl(&["remove", "a"]);
         wait_until(&free, || unmount().status.success());
         assert!(served.stop().success());

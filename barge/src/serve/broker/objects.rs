@@ -6,8 +6,8 @@
 //! not change what is served. A restart of the server follows the path anew, and so do a reload,
 //! for a share that it changes, and `barge ctl reopen`.
 //!
-//! A path that leads nowhere, or hangs, is followed again when the share is tried again, until it has
-//! led to something.
+//! A path that leads nowhere, or hangs, is followed again when the share is tried again, until it
+//! has led to something.
 //!
 //! The descriptor makes umount(8) of a served file system fail as for any program that uses it.
 
@@ -53,7 +53,7 @@ pub(super) struct SharedObject {
     found: OnceLock<FoundObject>,
 }
 
-/// What the path of an object has led to.
+/// The object that a path has led to.
 struct FoundObject {
     /// Opened with `O_PATH`.
     descriptor: OwnedFd,
@@ -174,9 +174,9 @@ impl Objects {
     }
 
     /// Gives the shares of `config` that have none objects, and follows the paths of those that
-    /// were not found, for [`TIMEOUT`] at most. `plan` is that of the same shares. Returns, for each
-    /// share that had no objects and whose source does not exist, the failure to open it; other
-    /// files may be missing.
+    /// were not found, for [`TIMEOUT`] at most. `plan` is that of the same shares. Returns, for
+    /// each share that had no objects and whose source does not exist, the failure to open it;
+    /// other files may be missing.
     pub(super) fn find(&self, config: &mut Config, plan: &Plan) -> Vec<Failure> {
         let reloadable = plan.sources.reloadable;
         let most = config.objects().max().map_or(0, |most| most + 1);
@@ -216,7 +216,7 @@ impl Objects {
                     }
                 }
                 let failed = failed.filter(|_| is_new);
-                // Nobody may wait any more.
+                // The wait may have ended.
                 let _ = results.send((at, failed));
             });
         }
@@ -260,7 +260,7 @@ impl Objects {
         let mut waiting = 0;
         for (at, (_, share)) in new {
             let (source, results) = (share.named.source.clone(), results.clone());
-            // Nobody may wait any more.
+            // The wait may have ended.
             let find = move || drop(results.send((at, source.host_paths())));
             self.pool.run(find);
             waiting += 1;

@@ -520,8 +520,8 @@ impl Broker {
         }
     }
 
-    /// Sets the quota of the share of `process` that consists of the object `number`, which was found
-    /// after the start.
+    /// Sets the quota of the share of `process` that consists of the object `number`, which was
+    /// found after the start.
     pub(super) fn apply_project_quota(&self, process: &Process, number: u32) {
         let running = self.running.lock().clone();
         // It has been valid.

@@ -29,7 +29,7 @@ struct CompactNode<V: ProtocolVersion, D, const N: usize> {
     bytes: [u8; N],
 }
 
-/// What a node keeps of its directory.
+/// The part of a node that refers to its directory.
 trait KeptDir: Send + Sync + 'static {
     /// Whether it is a directory.
     const IS_SOME: bool;
@@ -39,7 +39,7 @@ trait KeptDir: Send + Sync + 'static {
     fn get(&self) -> Option<&Arc<Handle>>;
 }
 
-/// Nothing, as nodes are opened by handle.
+/// No reference: nodes are opened by handle.
 impl KeptDir for () {
     const IS_SOME: bool = false;
 

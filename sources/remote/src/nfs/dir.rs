@@ -101,8 +101,8 @@ fn find<V: ProtocolVersion>(
     };
     match dir.find(cx, name) {
         Ok(entry) => Ok(Some(entry)),
-        // The entry has vanished or is inaccessible.
-        Err(Errno::ENOENT | Errno::EACCES | Errno::ESTALE) => Ok(None),
+        // The entry has vanished, is inaccessible, or cannot be read.
+        Err(Errno::ENOENT | Errno::EACCES | Errno::EIO | Errno::ESTALE) => Ok(None),
         Err(errno) => Err(errno),
     }
 }

@@ -129,12 +129,12 @@ fn map_entries<T, U>(
     all.into_iter().map(step).collect()
 }
 
-/// Returns whether the error concerns a single entry, which has vanished, is inaccessible, or for
-/// which the server has no fid.
+/// Returns whether the error concerns a single entry, which has vanished, is inaccessible, cannot
+/// be read, or for which the server has no fid.
 fn is_entry_error(errno: Errno) -> bool {
     matches!(
         errno,
-        Errno::ENOENT | Errno::EACCES | Errno::ESTALE | Errno::EMFILE | Errno::ENFILE
+        Errno::ENOENT | Errno::EACCES | Errno::EIO | Errno::ESTALE | Errno::EMFILE | Errno::ENFILE
     )
 }
 
