@@ -316,7 +316,10 @@ impl Probe {
 
     fn run(&self) {
         let attr = block_on(&Caller::ROOT, |cx| {
-            self.fs.root(cx)?.attr(cx, AttrMask::STAT)
+            let root = self.fs.root(cx)?;
+            // Kernels cache attributes of their servers, and ask them for this one.
+            let _ = root.statfs(cx);
+            root.attr(cx, AttrMask::STAT)
         });
         let result = match attr {
             Ok(attr) if attr.nlink == 0 => Err("has been removed".to_owned()),
