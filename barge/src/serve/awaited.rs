@@ -106,6 +106,11 @@ impl AwaitedTree {
         }
     }
 
+    /// Returns whether the last attempt to open the source has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(*self.state.lock(), State::Failed(_))
+    }
+
     /// Logs that the share is not served.
     pub(super) fn report(&self, why: &str) {
         tracing::error!(share = self.name, "not served: {why}");

@@ -53,6 +53,7 @@ use self::control::Backend;
 use self::endpoint::BindContext;
 use self::host::Host;
 use self::live::LiveServer;
+use self::opener::AwaitedShare;
 use self::operation::{Operation, OperationDescriptors};
 use self::plan::Plan;
 use self::recovery::etcd::ActiveServer;
@@ -180,8 +181,9 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         .iter()
         .flat_map(|one| one.environment(one.bound()));
     let environment: Vec<_> = environment.collect();
-    let opened = exports.awaited.iter().filter(|it| it.is_none()).count();
-    let has_source = opened > 0 || exports.awaited.is_empty();
+    let has_failed =
+        |share: &Option<Arc<AwaitedShare>>| share.as_ref().is_some_and(|share| share.has_failed());
+    let has_source = exports.awaited.is_empty() || !exports.awaited.iter().all(has_failed);
     let live = LiveServer::new(
         engine.clone(),
         host.clone(),

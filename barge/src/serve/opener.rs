@@ -126,6 +126,11 @@ impl AwaitedShare {
         self.tree.problem()
     }
 
+    /// Returns whether the last attempt to open the source has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.tree.has_failed()
+    }
+
     /// Calls `notify` with the source as it is observed once it is open.
     pub(super) fn on_open(&self, notify: impl FnOnce(status::ObservedSource) + Send + 'static) {
         let observed = self.observed.clone();

@@ -255,7 +255,24 @@ fn a_source_that_hangs_stops_no_other_share() {
         for sandbox in SANDBOXES {
             scope.spawn(|| check_hanging(sandbox));
         }
+        scope.spawn(check_hanging_alone);
     });
+}
+
+/// Starts a server whose only source hangs, which may be slow.
+fn check_hanging_alone() {
+    let dir = directory();
+    let at = dir.path().join("hangs");
+    fs::create_dir(&at).expect("made");
+    let shared = dir.path().join("there").display().to_string();
+    let mounted = Mounted::new(&[&shared], &at);
+    let stopped = Stopped(Pid::from_raw(mounted.serving_id() as i32).expect("a process"));
+    stopped.signal(Signal::STOP);
+    let fixture = Fixture::new(dir, &["a={}/hangs"], &[]);
+    fixture.lacks("a", "has not opened");
+    stopped.signal(Signal::CONT);
+    fixture.wait_for("a");
+    assert!(fixture.served.stop().success());
 }
 
 fn check_hanging(sandbox: &str) {

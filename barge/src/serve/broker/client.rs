@@ -386,8 +386,8 @@ impl BrokerClient {
         )))
     }
 
-    /// Reports that clients are served. `has_source` is false if this process has sources, and none
-    /// is open.
+    /// Reports that clients are served. `has_source` is false if this process has sources, and all
+    /// have failed to open.
     pub(in crate::serve) fn report_ready(&self, has_source: bool) -> io::Result<()> {
         self.ask(&Request::Ready { has_source }).map(drop)
     }

@@ -47,7 +47,8 @@ pub(super) enum Request {
     NfsState,
     /// Queries the user database.
     Users(Query),
-    /// Clients are served. `has_source` is false if the process has sources, and none is open.
+    /// Clients are served. `has_source` is false if the process has sources, and all have failed to
+    /// open.
     Ready { has_source: bool },
     /// Connects to an OpenTelemetry collector of the configuration.
     #[cfg(feature = "otel")]

@@ -173,10 +173,9 @@ impl Objects {
         self.all.lock().retain(|number, _| needed.contains(number));
     }
 
-    /// Gives the shares of `config` that have none objects, and follows the paths of those that
-    /// were not found, for [`TIMEOUT`] at most. `plan` is that of the same shares. Returns, for
-    /// each share that had no objects and whose source does not exist, the failure to open it;
-    /// other files may be missing.
+    /// Gives objects to those shares of `config` that have none, and follows their paths, for
+    /// [`TIMEOUT`] at most. `plan` is that of the same shares. Returns the failure to open each of
+    /// these shares whose source does not exist; other files may be missing.
     pub(super) fn find(&self, config: &mut Config, plan: &Plan) -> Vec<Failure> {
         let reloadable = plan.sources.reloadable;
         let most = config.objects().max().map_or(0, |most| most + 1);
@@ -200,7 +199,8 @@ impl Objects {
             let objects: Vec<_> = own
                 .map(|it| (it.of_source, self.object(it, share)))
                 .collect();
-            if objects.iter().all(|(_, object)| object.found().is_some()) {
+            // The process that serves the share asks again for those that were missing.
+            if !is_new || objects.is_empty() {
                 continue;
             }
             waiting += 1;
@@ -215,7 +215,6 @@ impl Objects {
                         failed.get_or_insert_with(|| object.failed(&error));
                     }
                 }
-                let failed = failed.filter(|_| is_new);
                 // The wait may have ended.
                 let _ = results.send((at, failed));
             });

@@ -39,7 +39,7 @@ pub(super) struct Process {
     pub(super) rooted: AtomicBool,
     /// The objects that were passed to it, or that are in its root.
     pub(super) reached: Mutex<HashSet<u32>>,
-    /// Whether it has opened a source, or has none.
+    /// False if it has sources, and all have failed to open.
     pub(super) has_source: AtomicBool,
     /// The number of processes that were started.
     pub(super) starts: AtomicUsize,
