@@ -39,7 +39,7 @@ pub(crate) mod virtiofsd;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use command::log::LogArgs;
@@ -194,10 +194,18 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     );
     let live = Arc::new(live);
     exports.release();
-    let stopped = engine.clone();
+    // Whether nothing but requests in flight is waited for.
+    let waits = Arc::new(AtomicBool::new(false));
+    let (stopped, waits_at_stop) = (engine.clone(), waits.clone());
     let stop = move || {
         stopped.stop();
-        after_stop_timeout(|| std::process::exit(0));
+        let waits = waits_at_stop.clone();
+        after_stop_timeout(move || {
+            if waits.load(Ordering::SeqCst) {
+                tracing::warn!("stopping while requests are not answered");
+                std::process::exit(0);
+            }
+        });
     };
     let running = Arc::downgrade(&live);
     own.set_started(move || {
@@ -238,7 +246,9 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         // The last endpoint may be removed, and another one added.
         engine.wait_for_stop().map_err(Failure::new)?;
     }
+    waits.store(true, Ordering::SeqCst);
     engine.wait();
+    waits.store(false, Ordering::SeqCst);
     if engine.is_handing_over()
         && let Err(error) = host.hand_over(engine.suspended())
     {
@@ -262,12 +272,11 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
 /// of a source that hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Calls `end` if this process has not ended [`STOP_TIMEOUT`] from now.
+/// Calls `end` [`STOP_TIMEOUT`] from now, if this process has not ended by then.
 fn after_stop_timeout(end: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name("barge-stop".into());
     let spawned = thread.spawn(|| {
         std::thread::sleep(STOP_TIMEOUT);
-        tracing::warn!("stopping while requests are not answered");
         end();
     });
     if let Err(error) = spawned {

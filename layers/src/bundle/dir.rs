@@ -300,9 +300,7 @@ impl File for Dir {
                 Ok((kind, entry)) => (Some(kind), entry),
                 Err(errno) if errno.is_signal() || errno == Errno::EINTR => return Err(errno),
                 Err(Errno::EACCES) => continue,
-                // One that fails must not fail the listing of others: a protocol that needs the
-                // kind would ask for it.
-                Err(_) => (Some(Kind::Directory), None),
+                Err(_) => (None, None),
             };
             let taken = sink.entry(DirEntry {
                 name,

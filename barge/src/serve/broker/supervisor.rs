@@ -376,7 +376,20 @@ impl Broker {
         self.upgrade.stop_program();
         let processes = self.processes.clone();
         if !repeated {
-            after_stop_timeout(move || processes.iter().for_each(|process| process.kill()));
+            after_stop_timeout(move || {
+                let runs = |process: &Arc<Process>| process.child.lock().is_some();
+                if !processes.iter().any(runs) {
+                    return;
+                }
+                processes.iter().for_each(|process| process.kill());
+                // Linux does not end a process while it closes a file of a FUSE file system that
+                // hangs. The server ends without it.
+                std::thread::sleep(KILL_TIMEOUT);
+                if processes.iter().any(runs) {
+                    processes.iter().for_each(|it| it.responder.close());
+                    std::process::exit(0);
+                }
+            });
         }
         for process in &self.processes {
             match self.begun.get() {
@@ -985,6 +998,9 @@ impl Broker {
         })
     }
 }
+
+/// Time for processes that were killed to end when the server stops.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The interval at which a reload looks for a process that serves.
 const SERVING_INTERVAL: Duration = Duration::from_millis(10);
