@@ -300,7 +300,8 @@ impl File for Dir {
                 Ok((kind, entry)) => (Some(kind), entry),
                 Err(errno) if errno.is_signal() || errno == Errno::EINTR => return Err(errno),
                 Err(Errno::EACCES) => continue,
-                Err(_) => (None, None),
+                // NFS v4 has no entry without a kind, and one member must not fail the listing.
+                Err(_) => (Some(Kind::Directory), None),
             };
             let taken = sink.entry(DirEntry {
                 name,
