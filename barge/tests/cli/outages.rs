@@ -3,7 +3,7 @@
 //!
 //! The times of the outages are 1 and 4 s, or `OUTAGES` in the environment, such as 1,4,30,120.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Pid, Signal, kill_process};
+use vfs_testkit::wait_until;
 
 use crate::mount::{Mounted, may_mount};
 use crate::restart::free_port;
@@ -337,4 +339,123 @@ fn hard_and_soft_mounts_recover_after_a_server_that_did_not_answer() {
 #[test]
 fn hard_and_soft_mounts_recover_after_a_server_that_was_killed() {
     recover_from(Outage::Killed);
+}
+
+/// Locks the whole file for writing, as fcntl(2) does.
+fn lock(file: &File) -> rustix::io::Result<()> {
+    fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Gives the lock back.
+fn unlock(file: &File) -> rustix::io::Result<()> {
+    fcntl_lock(file, FlockOperation::NonBlockingUnlock)
+}
+
+/// Repeats what a busy machine may not do in time.
+fn again<T, E: std::fmt::Debug>(name: &str, what: impl Fn() -> Result<T, E>) -> T {
+    let mut done = what();
+    for _ in 0..20 {
+        if done.is_ok() {
+            break;
+        }
+        done = what();
+    }
+    done.expect(name)
+}
+
+/// Returns whether a call fails since it was not answered in time.
+fn is_given_up(error: Option<i32>) -> bool {
+    error == Some(ETIMEDOUT)
+}
+
+/// 9P and the four versions of NFS, as [`Server::sources`] begins with them.
+const PROTOCOLS: usize = 5;
+
+/// Lets a mount give up requests to a server that `stop` stops and `go_on` continues, and makes
+/// others. `other` is a mount of the same share.
+fn give_up(client: &Client, other: &Client, share: &Path, stop: &dyn Fn(), go_on: &dyn Fn()) {
+    let name = &client.name;
+    let file = |what: &str| format!("{what}-{}", name.replace([',', '='], "-"));
+    let path = |what: &str| client.at.join(file(what));
+    // v3 has locks of another protocol, whose requests have no sequence.
+    let locks = !name.starts_with('3');
+    let rounds: u32 = if locks { 3 } else { 1 };
+    let open = || again(name, || File::create(path("locked")));
+    let mut locked = open();
+    for round in 0..rounds {
+        if round == 2 && locks {
+            again(name, || lock(&locked));
+        }
+        stop();
+        let made = File::create(path(&format!("given-up-{round}"))).map(drop);
+        let made = made.map_err(|error| error.raw_os_error());
+        assert!(made.is_err_and(is_given_up), "{name}: {made:?}");
+        if locks {
+            let done = match round {
+                2 => unlock(&locked),
+                _ => lock(&locked),
+            };
+            let done = done.map_err(|error| Some(error.raw_os_error()));
+            assert!(done.is_err_and(is_given_up), "{name}: {done:?}");
+        }
+        go_on();
+        let next = path(&format!("next-{round}"));
+        let content = format!("next {round}");
+        again(name, || {
+            fs::write(&next, &content)?;
+            fs::rename(&next, path("renamed"))
+        });
+        let text = |what: &str| fs::read_to_string(share.join(file(what)));
+        assert_eq!(text("renamed").ok(), Some(content), "{name}");
+        let given_up = text(&format!("given-up-{round}")).unwrap_or_default();
+        assert_eq!(given_up, "", "{name}");
+        if !locks {
+            continue;
+        }
+        let others = OpenOptions::new()
+            .write(true)
+            .open(other.at.join(file("locked")));
+        let others = others.expect("it is there");
+        match round {
+            // The next request after a lock that was given up.
+            0 => {
+                again(name, || lock(&locked));
+                lock(&others).expect_err("it is locked");
+                again(name, || unlock(&locked));
+            }
+            // After one, the file is closed.
+            1 => {
+                drop(locked);
+                locked = open();
+            }
+            // The next request after one to unlock.
+            _ => again(name, || lock(&locked).and_then(|()| unlock(&locked))),
+        }
+        wait_until("the lock is gone", || lock(&others).is_ok());
+    }
+}
+
+/// A request without a reply may be executed later. The next one, on another file, is another one.
+#[test]
+fn a_request_that_was_given_up_does_not_leave_its_reply_to_the_next() {
+    if !may_mount() {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(|broken| broken.into_inner());
+    let check = |number: usize| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let server = Server::start(dir.path(), Outage::Killed);
+        let (protocol, url, _) = server.sources().swap_remove(number);
+        let source = |options| (protocol, url.clone(), options);
+        let (_mounted, client) = mount(dir.path(), source("soft,timeo=10"));
+        let (_others, other) = mount(dir.path(), source("rw"));
+        let (stop, go_on) = (
+            || server.signal(Signal::STOP),
+            || server.signal(Signal::CONT),
+        );
+        give_up(&client, &other, &server.share, &stop, &go_on);
+    };
+    thread::scope(|scope| {
+        (0..PROTOCOLS).for_each(|number| drop(scope.spawn(move || check(number))))
+    });
 }

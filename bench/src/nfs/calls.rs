@@ -39,7 +39,7 @@ impl Connection {
             client: link.client(),
             owner: owner.name.as_bytes(),
             seqid: owner.next_seqid(),
-            seqid_advanced: &self.seqid_advanced,
+            seqid_effect: &self.seqid_effect,
             flags,
             // v4.0 has no `OPEN4_SHARE_ACCESS_WANT_NO_DELEG`.
             refuse_delegation: link.minor() > 0,
@@ -162,7 +162,7 @@ impl Connection {
             handle: &open.handle,
             state: open.state,
             seqid,
-            seqid_advanced: &self.seqid_advanced,
+            seqid_effect: &self.seqid_effect,
         }
     }
 

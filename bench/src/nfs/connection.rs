@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use nfs::client::v4::{self, Root, StateId};
+use nfs::client::v4::{self, Root, SeqidEffect, StateId};
 use nfs::client::{DirPage, Limits, Tree, v3};
 use remote::nfs::{Compounds, Procedures};
 use vfs::{Call, Caller, Cx, Errno, Result};
@@ -29,8 +29,8 @@ pub(super) struct Connection {
     pub(super) out: Open,
     /// The open-owners; each opens one file at a time.
     pub(super) owners: Vec<Owner>,
-    /// v4.0: whether the last operation with a seqid has advanced it.
-    pub(super) seqid_advanced: Cell<bool>,
+    /// v4.0: what the last operation with a seqid has done to it.
+    pub(super) seqid_effect: Cell<SeqidEffect>,
     /// The names for lookups.
     pub(super) names: Vec<String>,
     pub(super) buffer: Vec<u8>,
@@ -93,7 +93,7 @@ impl Connection {
             data: Open::default(),
             out: Open::default(),
             owners: owners.collect(),
-            seqid_advanced: Cell::new(false),
+            seqid_effect: Cell::default(),
             names,
             buffer: vec![7; LARGE as usize],
         };
@@ -185,7 +185,7 @@ impl Connection {
                 handle: &handle,
                 state,
                 seqid: owner.next_seqid(),
-                seqid_advanced: &self.seqid_advanced,
+                seqid_effect: &self.seqid_effect,
             };
             state = link.call(cx, confirm, |state| state)?;
         }

@@ -148,8 +148,9 @@ impl Device {
     /// Does what [`Device::run`] does, while the connection has not ended.
     fn serve(&mut self, stop: BorrowedFd<'_>) -> io::Result<RunEnd> {
         loop {
-            self.keep_between_messages()?;
-            self.control().start_prepared()?;
+            if self.keep_between_messages()? {
+                self.control().start_prepared()?;
+            }
             match self.next_event(stop)? {
                 ControlEvent::Message => self.forget(),
                 ControlEvent::Padded(table) => {
@@ -542,9 +543,8 @@ impl Control {
         Ok(Some(running))
     }
 
-    /// Starts to serve the queues that are prepared: after the message that has completed them, and
-    /// after the keeper got the device with them. So a guest that has a reply does not lose its
-    /// device with this process.
+    /// Starts to serve the queues that are prepared, after the keeper got the device with them. So
+    /// a guest that has a reply does not lose its device with this process.
     fn start_prepared(&mut self) -> io::Result<()> {
         for (index, slot) in self.queues.iter_mut().enumerate() {
             if let Some((running, progress @ Progress::Prepared)) = &mut slot.running {

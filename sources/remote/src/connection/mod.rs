@@ -297,12 +297,6 @@ impl<H: ClientCodec> Connection<H> {
         self.wait_whole(ticket)
     }
 
-    /// Does [`Connection::wait_in`] without a timeout, as for a lock that others hold.
-    pub(crate) fn wait_long(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
-        self.state().slots[ticket.number].no_timeout = true;
-        self.wait_in(cx, ticket)
-    }
-
     /// Ends the connection. The first reason is kept.
     #[cold]
     fn fail(&self, state: &mut State<H>, errno: Errno, why: &dyn fmt::Display) {

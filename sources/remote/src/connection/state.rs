@@ -58,8 +58,6 @@ pub(super) struct Slot<H: ClientCodec> {
     pub(super) cancelled: Option<Instant>,
     /// The time of the first check that found the request waiting.
     pub(super) first_check: Option<Instant>,
-    /// Whether the request has no timeout.
-    pub(super) no_timeout: bool,
     /// See [`Shape::timeouts`].
     pub(super) timeouts: u32,
     /// The error of a request that was given up.
@@ -79,7 +77,6 @@ impl<H: ClientCodec> Default for Slot<H> {
             in_flight: false,
             cancelled: None,
             first_check: None,
-            no_timeout: false,
             timeouts: 0,
             given_up: None,
         }
@@ -137,12 +134,7 @@ impl<H: ClientCodec> State<H> {
         slot.payload = shape.reply + shape.payload;
         slot.in_flight = true;
         slot.timeouts = shape.timeouts;
-        (
-            slot.cancelled,
-            slot.first_check,
-            slot.no_timeout,
-            slot.given_up,
-        ) = (None, None, false, None);
+        (slot.cancelled, slot.first_check, slot.given_up) = (None, None, None);
         self.in_flight += slot.payload;
         if slot.large {
             self.large = (self.large.0 + 1, shape.reply);

@@ -90,10 +90,10 @@ impl<H: ClientCodec> Slot<H> {
         let since = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now - at);
         if since(self.cancelled) >= grace {
             self.given_up = Some(Errno::EINTR);
-        } else if silence.soft && !self.no_timeout && since(self.first_check) >= silence.timeo {
+        } else if silence.soft && since(self.first_check) >= silence.timeo {
             self.given_up = Some(Timeouts::ERRNO);
         }
-        let hard = H::RESENDS_AFTER_TIMEOUT && !silence.soft && !self.no_timeout;
+        let hard = H::RESENDS_AFTER_TIMEOUT && !silence.soft;
         let overdue = hard && since(self.first_check) >= silence.resend_after(self.timeouts);
         // The first check starts the timeout, so that sending a request does not read the clock.
         self.first_check.get_or_insert(now);

@@ -243,14 +243,6 @@ impl Connection {
         }
         Ok(reply)
     }
-
-    /// Does [`Connection::call_in`] without a timeout, for a lock that others may hold.
-    pub(super) fn call_long(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
-        cx.check_may_block()?;
-        cx.call.check_begin()?;
-        let ticket = self.submit(request)?;
-        self.wait_long(cx, ticket)
-    }
 }
 
 /// Returns whether a request changes the tree, so that the call that it is part of has to be

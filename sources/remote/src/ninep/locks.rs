@@ -36,13 +36,14 @@ impl Lockable for RemoteNode {
                 HostLock::Shared => lock_kind::RDLCK,
                 HostLock::Exclusive => lock_kind::WRLCK,
             },
+            // It does not wait for locks of others.
             flags: 0,
             start: lock.start,
             length: length(lock.start, lock.end),
             proc_id: process(lock.family),
             client_id: self.shared.client_id.as_str().as_bytes(),
         };
-        match status(&self.session().connection.call_long(cx, &lock)?.message()?) {
+        match status(&self.session().call(cx, &lock)?.message()?) {
             lock_status::SUCCESS => Ok(()),
             lock_status::BLOCKED | lock_status::GRACE => Err(Errno::EAGAIN),
             _ => Err(Errno::ENOLCK),

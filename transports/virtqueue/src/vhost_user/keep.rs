@@ -68,17 +68,17 @@ impl Device {
     }
 
     /// Gives the keeper the device, unless it has it already or the next message of the monitor is
-    /// there.
-    pub(super) fn keep_between_messages(&mut self) -> io::Result<()> {
+    /// there. Returns whether the keeper, if there is one, has the device.
+    pub(super) fn keep_between_messages(&mut self) -> io::Result<bool> {
         if self.is_kept || self.control().kept.is_none() {
-            return Ok(());
+            return Ok(true);
         }
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&Timespec::default())))?;
         if ready == 0 {
             self.keep();
         }
-        Ok(())
+        Ok(self.is_kept)
     }
 
     /// Gives the keeper the device as it is now.

@@ -7,7 +7,7 @@ use wire::Xdr;
 
 use super::attr::PUTFH;
 use super::compound::{Operations, Ops, Results, failure_of};
-use super::open::take_with_seqid;
+use super::open::{SeqidEffect, take_with_seqid};
 use crate::client::Failure;
 use crate::v4::op::{self, Locker, NewLocker, OldLocker, Op};
 use crate::v4::types::{Denied, LockKind, Owner};
@@ -58,8 +58,8 @@ pub struct Lock<'a> {
     pub state: Option<StateId>,
     /// v4.0: the lock owner's next seqid.
     pub seqid: u32,
-    /// v4.0: set to whether the seqid has advanced.
-    pub seqid_advanced: &'a Cell<bool>,
+    /// v4.0: set to what the request has done to the seqid.
+    pub seqid_effect: &'a Cell<SeqidEffect>,
 }
 
 impl Operations for Lock<'_> {
@@ -69,6 +69,7 @@ impl Operations for Lock<'_> {
     const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
+        self.seqid_effect.set(SeqidEffect::Unknown);
         let locker = match self.state {
             Some(state) => Locker::Old(OldLocker {
                 state,
@@ -95,10 +96,10 @@ impl Operations for Lock<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Option<StateId>, Failure> {
         const LOCK: u32 = 12;
-        self.seqid_advanced.set(false);
+        self.seqid_effect.set(SeqidEffect::None);
         from.take::<()>(PUTFH)?;
         let (status, rest) = from.end_of(LOCK)?;
-        self.seqid_advanced.set(status.advances_seqid());
+        self.seqid_effect.set(SeqidEffect::of(status));
         match status {
             Status::Ok => Ok(Some(StateId::get(rest)?)),
             Status::Denied => {
@@ -177,8 +178,8 @@ pub struct Unlock<'a> {
     pub state: StateId,
     /// v4.0: the lock owner's next seqid.
     pub seqid: u32,
-    /// v4.0: set to whether the seqid has advanced.
-    pub seqid_advanced: &'a Cell<bool>,
+    /// v4.0: set to what the request has done to the seqid.
+    pub seqid_effect: &'a Cell<SeqidEffect>,
 }
 
 impl Operations for Unlock<'_> {
@@ -187,6 +188,7 @@ impl Operations for Unlock<'_> {
     const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
+        self.seqid_effect.set(SeqidEffect::Unknown);
         to.op(&Op::Putfh(self.handle)).op(&Op::Unlock(op::Unlock {
             // Ignored by servers.
             kind: LockKind::Write,
@@ -199,8 +201,8 @@ impl Operations for Unlock<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<StateId, Failure> {
         const LOCKU: u32 = 14;
-        self.seqid_advanced.set(false);
+        self.seqid_effect.set(SeqidEffect::None);
         from.take::<()>(PUTFH)?;
-        take_with_seqid(from, LOCKU, self.seqid_advanced)
+        take_with_seqid(from, LOCKU, self.seqid_effect)
     }
 }

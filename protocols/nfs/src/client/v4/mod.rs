@@ -27,7 +27,7 @@ pub use delegation::{DelegReturn, FreeStateId, TestStateIds};
 pub use dir::ReadDir;
 pub use lock::{Lock, LockRange, TestLock, Unlock};
 pub use name::{Create, Link, Lookup, ReadLink, Remove, Rename, Root};
-pub use open::{Claim, Close, GrantedDelegation, Open, OpenConfirm, Opened};
+pub use open::{Claim, Close, GrantedDelegation, Open, OpenConfirm, Opened, SeqidEffect};
 pub use range::{Allocate, Copy, CopyResult, Seek};
 pub use session::{
     BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged,

@@ -1,7 +1,7 @@
 //! OPEN, OPEN_CONFIRM, CLOSE.
 //!
 //! In v4.0 the requests of an open owner have seqids, which advance on success and on most errors
-//! (RFC 7530 section 9.1.7). Each of these operations reports whether its seqid has advanced.
+//! (RFC 7530 section 9.1.7). Each of these operations reports what it has done to its seqid.
 
 use std::cell::Cell;
 
@@ -16,14 +16,37 @@ use crate::v4::reply::{Delegation, Opened as OpenedReply};
 use crate::v4::types::Owner;
 use crate::v4::{ClientId, StateId, Status};
 
-/// Parses the next result, and records in `counts` whether the seqid has advanced.
+/// The effect of a request on the seqid of its owner (v4.0).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SeqidEffect {
+    /// The request was not executed, or not sent: the next one has the same seqid.
+    #[default]
+    None,
+    /// The next request has the next seqid.
+    Advanced,
+    /// There is no reply, as the caller has given up waiting. The server may execute the request
+    /// later. It replays the reply to any other request with the same seqid.
+    Unknown,
+}
+
+impl SeqidEffect {
+    /// The effect of an operation with this status.
+    pub(super) fn of(status: Status) -> SeqidEffect {
+        match status.advances_seqid() {
+            true => SeqidEffect::Advanced,
+            false => SeqidEffect::None,
+        }
+    }
+}
+
+/// Parses the next result, and records its `effect` on the seqid.
 pub(super) fn take_with_seqid<'r, T: wire::Xdr<'r>>(
     from: &mut Results<'r>,
     number: u32,
-    counts: &Cell<bool>,
+    effect: &Cell<SeqidEffect>,
 ) -> Result<T, Failure> {
     let (status, rest) = from.end_of(number)?;
-    counts.set(status.advances_seqid());
+    effect.set(SeqidEffect::of(status));
     match status {
         Status::Ok => Ok(T::get(rest)?),
         status => Err(failure_of(status)),
@@ -38,8 +61,8 @@ pub struct Open<'a> {
     pub owner: &'a [u8],
     /// v4.0: the owner's next seqid.
     pub seqid: u32,
-    /// v4.0: set to whether the seqid has advanced.
-    pub seqid_advanced: &'a Cell<bool>,
+    /// v4.0: set to what the request has done to the seqid.
+    pub seqid_effect: &'a Cell<SeqidEffect>,
     /// The access mode and the create flags.
     pub flags: OpenFlags,
     /// Whether to ask for no delegation; v4.1 and later only.
@@ -93,6 +116,7 @@ impl Operations for Open<'_> {
     const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
+        self.seqid_effect.set(SeqidEffect::Unknown);
         const READ: u32 = 1;
         const WRITE: u32 = 2;
         /// `OPEN4_SHARE_ACCESS_WANT_NO_DELEG`
@@ -146,9 +170,9 @@ impl Operations for Open<'_> {
         const CONFIRM: u32 = 2;
         /// `OPEN4_RESULT_PRESERVE_UNLINKED`
         const PRESERVE_UNLINKED: u32 = 8;
-        self.seqid_advanced.set(false);
+        self.seqid_effect.set(SeqidEffect::None);
         from.take::<()>(PUTFH)?;
-        let ok: OpenedReply<'r> = take_with_seqid(from, OPEN, self.seqid_advanced)?;
+        let ok: OpenedReply<'r> = take_with_seqid(from, OPEN, self.seqid_effect)?;
         let handle = take_handle(from)?;
         let attr = attr::take(self.tree, from)?;
         let delegation = match ok.delegation {
@@ -183,8 +207,8 @@ pub struct OpenConfirm<'a> {
     pub state: StateId,
     /// The owner's next seqid.
     pub seqid: u32,
-    /// Set to whether the seqid has advanced.
-    pub seqid_advanced: &'a Cell<bool>,
+    /// Set to what the request has done to the seqid.
+    pub seqid_effect: &'a Cell<SeqidEffect>,
 }
 
 impl Operations for OpenConfirm<'_> {
@@ -193,6 +217,7 @@ impl Operations for OpenConfirm<'_> {
     const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
+        self.seqid_effect.set(SeqidEffect::Unknown);
         to.op(&Op::Putfh(self.handle))
             .op(&Op::OpenConfirm(op::OpenConfirm {
                 state: self.state,
@@ -202,9 +227,9 @@ impl Operations for OpenConfirm<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<StateId, Failure> {
         const OPEN_CONFIRM: u32 = 20;
-        self.seqid_advanced.set(false);
+        self.seqid_effect.set(SeqidEffect::None);
         from.take::<()>(PUTFH)?;
-        take_with_seqid(from, OPEN_CONFIRM, self.seqid_advanced)
+        take_with_seqid(from, OPEN_CONFIRM, self.seqid_effect)
     }
 }
 
@@ -216,8 +241,8 @@ pub struct Close<'a> {
     pub state: StateId,
     /// v4.0: the owner's next seqid.
     pub seqid: u32,
-    /// v4.0: set to whether the seqid has advanced.
-    pub seqid_advanced: &'a Cell<bool>,
+    /// v4.0: set to what the request has done to the seqid.
+    pub seqid_effect: &'a Cell<SeqidEffect>,
 }
 
 impl Operations for Close<'_> {
@@ -226,6 +251,7 @@ impl Operations for Close<'_> {
     const CACHE_THIS: bool = true;
 
     fn put(&self, to: &mut Ops<'_>) {
+        self.seqid_effect.set(SeqidEffect::Unknown);
         to.op(&Op::Putfh(self.handle)).op(&Op::Close(op::Close {
             seqid: self.seqid,
             state: self.state,
@@ -234,8 +260,8 @@ impl Operations for Close<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<(), Failure> {
         const CLOSE: u32 = 4;
-        self.seqid_advanced.set(false);
+        self.seqid_effect.set(SeqidEffect::None);
         from.take::<()>(PUTFH)?;
-        take_with_seqid::<StateId>(from, CLOSE, self.seqid_advanced).map(drop)
+        take_with_seqid::<StateId>(from, CLOSE, self.seqid_effect).map(drop)
     }
 }

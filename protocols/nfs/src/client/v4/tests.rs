@@ -140,12 +140,12 @@ fn removing_says_what_it_removes() {
 
 #[test]
 fn what_an_owner_does_counts_unless_the_server_says_that_it_never_came() {
-    let counts = Cell::new(true);
+    let effect = Cell::new(SeqidEffect::Advanced);
     let open = Open {
         client: 3,
         owner: b"own!",
         seqid: 4,
-        seqid_advanced: &counts,
+        seqid_effect: &effect,
         flags: OpenFlags::READ,
         refuse_delegation: false,
         claim: Claim::Name(b"dir!", b"name"),
@@ -161,20 +161,27 @@ fn what_an_owner_does_counts_unless_the_server_says_that_it_never_came() {
     ]
     .concat();
     assert!(put(&open).starts_with(&want));
-    for (status, counted) in [(2, true), (10013, true), (10026, false), (10022, false)] {
+    assert_eq!(effect.get(), SeqidEffect::Unknown);
+    let (advanced, none) = (SeqidEffect::Advanced, SeqidEffect::None);
+    for (status, has) in [
+        (2, advanced),
+        (10013, advanced),
+        (10026, none),
+        (10022, none),
+    ] {
         let bytes = words(&[status, 0, 2, 22, 0, 18, status]);
         assert!(plain(&open).answer(&bytes).expect("read").result.is_err());
-        assert_eq!(counts.get(), counted, "{status}");
+        assert_eq!(effect.get(), has, "{status}");
     }
     // PUTFH failed, so OPEN was not executed.
     let early = words(&[70, 0, 1, 22, 70]);
     assert!(plain(&open).answer(&early).expect("read").result.is_err());
-    assert!(!counts.get());
+    assert_eq!(effect.get(), none);
 }
 
 #[test]
 fn a_lock_in_the_way_is_no_failure() {
-    let counts = Cell::new(false);
+    let effect = Cell::new(SeqidEffect::None);
     let lock = Lock {
         handle: b"file",
         kind: LockKind::Exclusive,
@@ -187,7 +194,7 @@ fn a_lock_in_the_way_is_no_failure() {
         open: (StateId::ANONYMOUS, 8),
         state: None,
         seqid: 0,
-        seqid_advanced: &counts,
+        seqid_effect: &effect,
     };
     let encoded = put(&lock);
     let range = words(&[12, 2, 0, 0, 10, u32::MAX, u32::MAX, 1, 8]);
@@ -199,7 +206,7 @@ fn a_lock_in_the_way_is_no_failure() {
     ]
     .concat();
     assert_eq!(answer(&lock, &bytes), Ok(None));
-    assert!(counts.get());
+    assert_eq!(effect.get(), SeqidEffect::Advanced);
     let test = TestLock {
         handle: b"file",
         kind: LockKind::Shared,

@@ -1,20 +1,24 @@
 //! Byte-range locks: each locked open file has a lock-owner of its own. A file's lock operations
 //! must be serialised by the caller, so that v4.0's sequence IDs follow each other.
+//!
+//! A server takes a request of v4.0 for a repetition if it has the sequence ID of the one before,
+//! and only the same request gets the right reply then. So a request whose caller has given up
+//! waiting is sent again before the next one, and a lock that nobody waits for is unlocked.
 
 use std::cell::Cell;
 
-use ::nfs::client::v4::{Lock, LockRange, TestLock, Unlock};
+use ::nfs::client::v4::{Lock, LockRange, SeqidEffect, TestLock, Unlock};
 use vfs::lock::{ForeignLock, LockKind, LockRange as Range};
 use vfs::{Cx, Errno, Result};
 
 use super::client_state::ClientState;
 use super::core::Core;
-use super::open_state::{OpenState, Standing, Stateids};
+use super::open_state::{LockRequest, OpenState, Standing, Stateids};
 
 /// The lock state of an open file, and the counting of its sequence IDs.
 struct LockSeqid<'a> {
     opening: &'a OpenState,
-    counts: Cell<bool>,
+    effect: Cell<SeqidEffect>,
     first: Cell<bool>,
 }
 
@@ -22,7 +26,7 @@ impl<'a> LockSeqid<'a> {
     fn new(opening: &'a OpenState) -> LockSeqid<'a> {
         LockSeqid {
             opening,
-            counts: Cell::new(false),
+            effect: Cell::default(),
             first: Cell::new(false),
         }
     }
@@ -30,9 +34,15 @@ impl<'a> LockSeqid<'a> {
     /// The current lock state.
     fn current(&self) -> Result<parking_lot::MutexGuard<'a, Stateids>> {
         let mut held = self.opening.stateids();
-        held.count_lock(self.first.take(), self.counts.take());
+        held.count_lock(self.first.take(), self.effect.take());
         held.valid()?;
         Ok(held)
+    }
+
+    /// Notes whether `request` is without a reply.
+    fn note_end(&self, core: &Core, request: LockRequest) {
+        let is_unknown = core.minor == 0 && self.effect.get() == SeqidEffect::Unknown;
+        self.opening.stateids().abandoned = is_unknown.then_some(request);
     }
 }
 
@@ -43,7 +53,44 @@ pub(super) fn lock(
     range: &Range,
     kind: LockKind,
 ) -> Result<()> {
-    let range = bounds(range);
+    finish_abandoned(core, cx, opening)?;
+    send_lock(core, cx, opening, bounds(range), kind)
+}
+
+pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &OpenState, range: &Range) -> Result<()> {
+    finish_abandoned(core, cx, opening)?;
+    send_unlock(core, cx, opening, bounds(range))
+}
+
+/// Sends the last request again if there was no reply to it.
+fn finish_abandoned(core: &Core, cx: &Cx<'_>, opening: &OpenState) -> Result<()> {
+    let (request, was_held) = {
+        let held = opening.stateids();
+        let Some(LockRequest { range, kind }) = held.abandoned else {
+            return Ok(());
+        };
+        let mut ranges = held.ranges.iter();
+        let was_held = ranges.any(|(it, _)| it.start <= range.end && range.start <= it.end);
+        (LockRequest { range, kind }, was_held)
+    };
+    let Some(kind) = request.kind else {
+        return send_unlock(core, cx, opening, request.range);
+    };
+    match send_lock(core, cx, opening, request.range, kind) {
+        // Its caller was told that it has no lock.
+        Ok(()) if !was_held => send_unlock(core, cx, opening, request.range),
+        Ok(()) | Err(Errno::EAGAIN) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn send_lock(
+    core: &Core,
+    cx: &Cx<'_>,
+    opening: &OpenState,
+    range: LockRange,
+    kind: LockKind,
+) -> Result<()> {
     let name = owner(opening)?;
     let counting = LockSeqid::new(opening);
     let make = |client_state: &ClientState| {
@@ -58,10 +105,17 @@ pub(super) fn lock(
             open: (held.state, held.owner.map_or(0, |owner| owner.seqid)),
             state: held.lock,
             seqid: held.lock_seqid,
-            seqid_advanced: &counting.counts,
+            seqid_effect: &counting.effect,
         })
     };
     let done = core.call(cx, make, |state| state);
+    counting.note_end(
+        core,
+        LockRequest {
+            range,
+            kind: Some(kind),
+        },
+    );
     let mut held = counting.current()?;
     held.lock = Some(done?.ok_or(Errno::EAGAIN)?);
     held.ranges.retain_outside(range);
@@ -69,8 +123,7 @@ pub(super) fn lock(
     Ok(())
 }
 
-pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &OpenState, range: &Range) -> Result<()> {
-    let range = bounds(range);
+fn send_unlock(core: &Core, cx: &Cx<'_>, opening: &OpenState, range: LockRange) -> Result<()> {
     let counting = LockSeqid::new(opening);
     {
         let held = opening.stateids();
@@ -87,10 +140,11 @@ pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &OpenState, range: &Rang
             // `None` only if the server has restarted and there was no lock to reclaim.
             state: held.lock.ok_or(Errno::EIO)?,
             seqid: held.lock_seqid,
-            seqid_advanced: &counting.counts,
+            seqid_effect: &counting.effect,
         })
     };
     let done = core.call(cx, make, |state| state);
+    counting.note_end(core, LockRequest { range, kind: None });
     let mut held = counting.current()?;
     held.lock = Some(done?);
     held.ranges.retain_outside(range);

@@ -1,9 +1,12 @@
 //! OPEN and CLOSE, with an open-owner for each open.
+//!
+//! In v4.0 an owner with a request that was given up is not used again: the server would take the
+//! next request for a repetition, and reply that another file is open.
 
 use std::sync::Arc;
 
 use ::nfs::client::Failure;
-use ::nfs::client::v4::{Close, OpenConfirm, Opened, StateId, Status};
+use ::nfs::client::v4::{Close, OpenConfirm, Opened, SeqidEffect, StateId, Status};
 use vfs::{Cx, Errno, Result};
 
 use super::client_state::ClientState;
@@ -36,7 +39,7 @@ impl Core {
                 // The owner is useless now.
                 Err(Failure::State(Status::BadSeqid)) if again => again = false,
                 Err(failure) => {
-                    self.open_states.free_owners().push(owner.current());
+                    self.free(&owner);
                     return Err(errno(failure));
                 }
             }
@@ -62,7 +65,7 @@ impl Core {
                 handle: opened.node.handle.as_deref().unwrap_or_default(),
                 state: opened.state,
                 seqid: owner.current().seqid,
-                seqid_advanced: &owner.counts,
+                seqid_effect: &owner.effect,
             };
             let client_state = self.client_state();
             match self.call_until_ready(cx, &client_state, &confirm, |state| state) {
@@ -94,20 +97,28 @@ impl Core {
 
     /// Closes a file.
     pub(super) fn close(&self, cx: &Cx<'_>, closing: &CloseArgs) {
-        let owner = OwnerSeqid::new(closing.owner);
+        let mut owner = OwnerSeqid::new(closing.owner);
         let cx = cx.on_behalf_of(&closing.caller);
-        let close = || {
+        let close = |owner: &OwnerSeqid| {
             let close = Close {
                 handle: &closing.handle,
                 state: closing.state,
                 seqid: owner.current().seqid,
-                seqid_advanced: &owner.counts,
+                seqid_effect: &owner.effect,
             };
             self.call_until_ready(&cx, &self.client_state(), &close, |()| ())
         };
-        let done = match close() {
+        if closing.abandoned_lock {
+            owner.effect.set(SeqidEffect::Advanced);
+        }
+        let done = match close(&owner) {
+            // The server has not executed the lock.
+            Err(Failure::State(Status::BadSeqid)) if closing.abandoned_lock => {
+                owner = OwnerSeqid::new(closing.owner);
+                close(&owner)
+            }
             // Only the session may be lost, which renewing recovers.
-            Err(Failure::State(_)) if self.renew(&cx).is_ok() => close(),
+            Err(Failure::State(_)) if self.renew(&cx).is_ok() => close(&owner),
             done => done,
         };
         // A restarted server that does not know the open needs no CLOSE.
@@ -115,6 +126,13 @@ impl Core {
             tracing::debug!(?failure, "cannot close a file");
         }
         if !matches!(done, Err(Failure::State(_))) {
+            self.free(&owner);
+        }
+    }
+
+    /// Lets other files use an owner, unless its next seqid is not known.
+    fn free(&self, owner: &OwnerSeqid) {
+        if self.minor > 0 || owner.effect.get() != SeqidEffect::Unknown {
             self.open_states.free_owners().push(owner.current());
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use ::nfs::client::Tree;
-use ::nfs::client::v4::{Claim, ClientId, Open};
+use ::nfs::client::v4::{Claim, ClientId, Open, SeqidEffect};
 use vfs::OpenFlags;
 
 /// An open-owner.
@@ -30,21 +30,22 @@ impl Owner {
 /// An open-owner whose sequence ID is counted during its operations.
 pub(super) struct OwnerSeqid {
     owner: Cell<Owner>,
-    pub(super) counts: Cell<bool>,
+    pub(super) effect: Cell<SeqidEffect>,
 }
 
 impl OwnerSeqid {
     pub(super) fn new(owner: Owner) -> OwnerSeqid {
         OwnerSeqid {
             owner: Cell::new(owner),
-            counts: Cell::new(false),
+            effect: Cell::default(),
         }
     }
 
     /// The owner with its current sequence ID.
     pub(super) fn current(&self) -> Owner {
         let mut owner = self.owner.get();
-        if self.counts.take() {
+        if self.effect.get() == SeqidEffect::Advanced {
+            self.effect.take();
             owner.seqid = owner.seqid.wrapping_add(1);
             self.owner.set(owner);
         }
@@ -75,7 +76,7 @@ impl<'a> OpenArgs<'a> {
             client,
             owner: name,
             seqid: owner.current().seqid,
-            seqid_advanced: &owner.counts,
+            seqid_effect: &owner.effect,
             flags: self.flags,
             refuse_delegation: minor > 0 && !self.delegation,
             claim: self.claim,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use ::nfs::client::v4::{LockRange, StateId};
+use ::nfs::client::v4::{LockRange, SeqidEffect, StateId};
 use parking_lot::{Mutex, MutexGuard};
 use vfs::lock::LockKind;
 use vfs::{Caller, Errno, OpenFlags, Result};
@@ -45,8 +45,18 @@ pub(super) struct Stateids {
     /// The lock stateid, and the lock-owner's next sequence ID (v4.0).
     pub(super) lock: Option<StateId>,
     pub(super) lock_seqid: u32,
+    /// v4.0: the last request of the lock-owner, if there was no reply to it. It is sent again
+    /// before another one.
+    pub(super) abandoned: Option<LockRequest>,
     pub(super) ranges: Vec<(LockRange, LockKind)>,
     pub(super) standing: Standing,
+}
+
+/// A LOCK, or a LOCKU without a kind.
+#[derive(Clone, Copy)]
+pub(super) struct LockRequest {
+    pub(super) range: LockRange,
+    pub(super) kind: Option<LockKind>,
 }
 
 /// Whether the server has an open.
@@ -72,6 +82,8 @@ pub(super) struct CloseArgs {
     pub(super) handle: Handle,
     pub(super) state: StateId,
     pub(super) owner: Owner,
+    /// Whether its last request was the first lock of the file, and there was no reply to it.
+    pub(super) abandoned_lock: bool,
     pub(super) caller: Caller,
 }
 
@@ -108,6 +120,7 @@ impl OpenStates {
                 owner,
                 lock: None,
                 lock_seqid: 0,
+                abandoned: None,
                 ranges: Vec::new(),
                 standing: Standing::Open,
             }),
@@ -138,12 +151,13 @@ impl OpenState {
         self.caller == *caller && self.stateids().standing != Standing::Lost
     }
 
-    /// Queues a CLOSE.
-    pub(super) fn close(&self, state: StateId, owner: Owner) {
+    /// Queues a CLOSE of `owner`.
+    pub(super) fn close(&self, held: &Stateids, owner: Owner) {
         self.queue.close(CloseArgs {
             handle: self.handle.clone(),
-            state,
+            state: held.state,
             owner,
+            abandoned_lock: held.abandoned.is_some() && held.lock.is_none(),
             caller: self.caller.clone(),
         });
     }
@@ -168,8 +182,8 @@ impl Stateids {
     }
 
     /// Counts an operation of the lock-owner and, if it was the first, of the open-owner.
-    pub(super) fn count_lock(&mut self, first: bool, counts: bool) {
-        if !counts {
+    pub(super) fn count_lock(&mut self, first: bool, effect: SeqidEffect) {
+        if effect != SeqidEffect::Advanced {
             return;
         }
         self.lock_seqid = self.lock_seqid.wrapping_add(1);
@@ -181,14 +195,13 @@ impl Stateids {
 
 impl Drop for OpenState {
     fn drop(&mut self) {
-        let held = self.stateids.get_mut();
+        let held = self.stateids.lock();
         let Some(owner) = held.owner else {
             return;
         };
-        let (state, standing) = (held.state, held.standing);
         self.open_states.by_number().remove(&self.number);
-        if standing == Standing::Open {
-            self.close(state, owner);
+        if held.standing == Standing::Open {
+            self.close(&held, owner);
         }
     }
 }

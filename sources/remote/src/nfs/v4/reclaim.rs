@@ -149,6 +149,7 @@ impl Attempt<'_> {
                 }
             }
             held.lock = None;
+            held.abandoned = None;
             held.ranges.clone()
         };
         for (range, kind) in ranges {
@@ -180,7 +181,7 @@ impl Attempt<'_> {
             handle: &file.handle,
             state: opened.state,
             seqid: owner.current().seqid,
-            seqid_advanced: &owner.counts,
+            seqid_effect: &owner.effect,
         };
         self.call(cx, &confirm, |state| state)
     }
@@ -221,7 +222,7 @@ impl Attempt<'_> {
         kind: LockKind,
         reclaim: bool,
     ) -> std::result::Result<(), Failure> {
-        let counts = Cell::new(false);
+        let effect = Cell::default();
         let (open, lock, lock_seqid, owner) = {
             let held = file.stateids();
             (held.state, held.lock, held.lock_seqid, held.owner)
@@ -237,11 +238,11 @@ impl Attempt<'_> {
             open: (open, owner.seqid),
             state: lock,
             seqid: lock_seqid,
-            seqid_advanced: &counts,
+            seqid_effect: &effect,
         };
         let done = self.call(cx, &request, |state| state);
         let mut held = file.stateids();
-        held.count_lock(lock.is_none(), counts.get());
+        held.count_lock(lock.is_none(), effect.get());
         held.lock = Some(done?.ok_or(Failure::Error(Errno::EAGAIN))?);
         Ok(())
     }
@@ -271,7 +272,7 @@ impl OpenState {
         let mut held = self.stateids();
         let before = std::mem::replace(&mut held.standing, Standing::Lost);
         if let (Standing::Open, Some(owner)) = (before, held.owner) {
-            self.close(held.state, owner);
+            self.close(&held, owner);
         }
     }
 }
