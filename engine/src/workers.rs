@@ -10,7 +10,9 @@
 //! hanging requests delay only their own client.
 //!
 //! If requests name one of several exports, the same holds for exports: one has three quarters of
-//! what others leave, and half of the threads that may be stuck.
+//! what others leave, and half of the threads that may be stuck. Of the stuck requests of one
+//! client, one export has at most half of what the client's other exports leave. So an export that
+//! hangs delays no other, not even for the same client.
 //!
 //! A worker survives a panic of a request.
 //!
@@ -19,6 +21,7 @@
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::Hash;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -60,6 +63,7 @@ struct Queue {
     /// The number of the next request to run.
     next: u64,
     owners: HashMap<PeerKey, Counts>,
+    claimants: HashMap<Claimant, Counts>,
     exports: Exports,
     timers: BinaryHeap<Reverse<Timer>>,
     threads: usize,
@@ -106,14 +110,17 @@ impl Exports {
     /// Returns whether another request for `export` may run, with `active` requests running in
     /// total, of `max`.
     fn may_run(&self, export: u64, active: usize, max: usize) -> bool {
-        let own = self.counts.get(&export).copied().unwrap_or_default();
-        export == 0 || !self.several || own.may_run(active, max) && own.stuck < Exports::MAX_STUCK
+        !self.divides(export) || self.counts.count(&export).may_run(active, max)
     }
 
     /// Returns whether another request for `export` may be stuck.
     fn may_be_stuck(&self, export: u64) -> bool {
-        let own = self.counts.get(&export).copied().unwrap_or_default();
-        export == 0 || !self.several || own.stuck < Exports::MAX_STUCK
+        !self.divides(export) || self.counts.count(&export).stuck < Exports::MAX_STUCK
+    }
+
+    /// Returns whether `export` is one of several that are divided.
+    fn divides(&self, export: u64) -> bool {
+        export != 0 && self.several
     }
 
     /// The maximum number of stuck requests for one of several exports.
@@ -371,22 +378,69 @@ impl Workers {
     }
 }
 
+/// The number of requests of each key.
+trait Tally<K> {
+    fn count(&self, key: &K) -> Counts;
+
+    fn begin(&mut self, key: K);
+
+    fn mark_stuck(&mut self, key: K);
+
+    fn end(&mut self, key: K, stuck: bool);
+}
+
+impl<K: Eq + Hash> Tally<K> for HashMap<K, Counts> {
+    fn count(&self, key: &K) -> Counts {
+        self.get(key).copied().unwrap_or_default()
+    }
+
+    fn begin(&mut self, key: K) {
+        self.entry(key).or_default().active += 1;
+    }
+
+    fn mark_stuck(&mut self, key: K) {
+        self.entry(key).or_default().mark_stuck();
+    }
+
+    fn end(&mut self, key: K, stuck: bool) {
+        if let Entry::Occupied(mut counts) = self.entry(key)
+            && counts.get_mut().end(stuck)
+        {
+            counts.remove();
+        }
+    }
+}
+
 impl Queue {
+    /// Returns whether another request of a claimant may be stuck, of `max` of one client.
+    fn may_be_stuck(&self, claimant: &Claimant, max: usize) -> bool {
+        let (owner, export) = claimant;
+        let all = self.owners.count(owner).stuck;
+        let own = self.claimants.count(claimant).stuck;
+        let most = match self.exports.divides(*export) {
+            true => (max.saturating_sub(all - own) / 2).max(1),
+            false => max,
+        };
+        all < max && own < most && self.exports.may_be_stuck(*export)
+    }
+
     /// Returns the next request that may run, and marks it as running.
     fn begin(&mut self, now: Instant, max: usize) -> Option<(u64, Arc<dyn Run>)> {
         let active = self.running.len() - self.stuck;
-        let (owners, exports) = (&self.owners, &self.exports);
-        let may = |(owner, export): &Claimant| {
-            let own = owners.get(owner).copied().unwrap_or_default();
-            own.may_run(active, max) && own.stuck < max && exports.may_run(*export, active, max)
+        let may = |claimant: &Claimant| {
+            let (owner, export) = claimant;
+            self.owners.count(owner).may_run(active, max)
+                && self.exports.may_run(*export, active, max)
+                && self.may_be_stuck(claimant, max)
         };
         if active >= max {
             return None;
         }
-        let (claimant, request) = self.ready.pop(may)?;
-        let (owner, export) = claimant;
-        self.owners.entry(owner).or_default().active += 1;
-        self.exports.counts.entry(export).or_default().active += 1;
+        let next = self.ready.next(may)?;
+        let (claimant, request) = self.ready.pop(next)?;
+        self.owners.begin(claimant.0);
+        self.claimants.begin(claimant);
+        self.exports.counts.begin(claimant.1);
         let number = self.next;
         self.next += 1;
         self.running.push(Running {
@@ -407,41 +461,37 @@ impl Queue {
         let Running {
             claimant, stuck, ..
         } = self.running.swap_remove(at);
-        let (owner, export) = claimant;
         self.stuck -= usize::from(stuck);
-        if let Entry::Occupied(mut counts) = self.owners.entry(owner)
-            && counts.get_mut().end(stuck)
-        {
-            counts.remove();
-        }
-        if let Entry::Occupied(mut counts) = self.exports.counts.entry(export)
-            && counts.get_mut().end(stuck)
-        {
-            counts.remove();
-        }
+        self.owners.end(claimant.0, stuck);
+        self.claimants.end(claimant, stuck);
+        self.exports.counts.end(claimant.1, stuck);
     }
 
     /// Marks requests as stuck that have run for `after` at `now`, within the limits of the pool
-    /// and of each owner. Returns when the next one is due, if any.
+    /// and of each claimant. Returns when the next one is due, if any.
     fn mark_stuck(&mut self, now: Instant, after: Duration, max: usize) -> Option<Instant> {
         let mut next: Option<Instant> = None;
-        for running in self.running.iter_mut().filter(|running| !running.stuck) {
-            let due = running.since + after;
+        for at in 0..self.running.len() {
+            let Running {
+                claimant,
+                since,
+                stuck,
+                ..
+            } = self.running[at];
+            let due = since + after;
+            if stuck {
+                continue;
+            }
             if due > now {
                 next = Some(next.map_or(due, |next| next.min(due)));
                 continue;
             }
-            let (owner, export) = running.claimant;
-            let counts = self.owners.entry(owner).or_default();
-            if self.stuck < Workers::MAX_STUCK
-                && counts.stuck < max
-                && self.exports.may_be_stuck(export)
-            {
-                running.stuck = true;
+            if self.stuck < Workers::MAX_STUCK && self.may_be_stuck(&claimant, max) {
+                self.running[at].stuck = true;
                 self.stuck += 1;
-                counts.mark_stuck();
-                let counts = self.exports.counts.entry(export).or_default();
-                counts.mark_stuck();
+                self.owners.mark_stuck(claimant.0);
+                self.claimants.mark_stuck(claimant);
+                self.exports.counts.mark_stuck(claimant.1);
             }
         }
         next
@@ -481,9 +531,13 @@ impl Ready {
         true
     }
 
-    /// Returns the first request of the next claimant that `may` run one.
-    fn pop(&mut self, may: impl Fn(&Claimant) -> bool) -> Option<(Claimant, Arc<dyn Run>)> {
-        let at = self.round_robin.iter().position(may)?;
+    /// Returns the turn of the next claimant that `may` run a request.
+    fn next(&self, may: impl Fn(&Claimant) -> bool) -> Option<usize> {
+        self.round_robin.iter().position(may)
+    }
+
+    /// Returns the first request of the claimant whose turn is `at`.
+    fn pop(&mut self, at: usize) -> Option<(Claimant, Arc<dyn Run>)> {
         let claimant = self.round_robin.remove(at)?;
         let Entry::Occupied(mut waiting) = self.by_claimant.entry(claimant) else {
             return None;
@@ -565,13 +619,14 @@ mod tests {
     /// is dropped.
     struct Hangs {
         owner: PeerKey,
-        runs: std::sync::mpsc::Sender<PeerKey>,
+        export: u64,
+        runs: std::sync::mpsc::Sender<Claimant>,
         until: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
     }
 
     impl Run for Hangs {
         fn run(self: Arc<Self>, _: &mut Outbox) {
-            self.runs.send(self.owner).expect("awaited");
+            self.runs.send((self.owner, self.export)).expect("awaited");
             let mut open = true;
             while open {
                 let ended = self.until.lock().try_recv();
@@ -585,7 +640,13 @@ mod tests {
         fn owner(&self) -> PeerKey {
             self.owner
         }
+
+        fn export(&self) -> u64 {
+            self.export
+        }
     }
+
+    const SOON: Duration = Duration::from_secs(20);
 
     #[test]
     fn owners_whose_requests_hang_leave_workers_to_others_each_time() {
@@ -593,21 +654,21 @@ mod tests {
         let (runs, all) = std::sync::mpsc::channel();
         let (end, until) = std::sync::mpsc::channel::<()>();
         let until = Arc::new(Mutex::new(until));
-        let hang = |owner| {
+        let hang = |owner, export| {
             workers.run(Arc::new(Hangs {
-                owner: PeerKey::Device(owner),
+                owner,
+                export,
                 runs: runs.clone(),
                 until: until.clone(),
             }));
         };
         // Each owner has far more requests than the pool is large; the next one gets its turn all
-        // the same.
-        for owner in 0..5 {
-            (0..100).for_each(|_| hang(owner));
-            let started = all
-                .iter()
-                .find(|started| *started == PeerKey::Device(owner));
-            assert!(started.is_some());
+        // the same. So does the next export of an owner.
+        for (owner, export) in [(0, 0), (1, 0), (2, 0), (3, 1), (3, 2), (3, 3), (4, 1)] {
+            let claimant = (PeerKey::Device(owner), export);
+            (0..100).for_each(|_| hang(claimant.0, export));
+            let mut started = std::iter::from_fn(|| all.recv_timeout(SOON).ok());
+            assert!(started.any(|started| started == claimant), "{claimant:?}");
         }
         {
             let queue = workers.queue();
@@ -620,6 +681,7 @@ mod tests {
             workers.queue().ready.len == 0 && workers.queue().running.is_empty()
         });
         assert!(workers.queue().owners.is_empty());
+        assert!(workers.queue().claimants.is_empty());
         workers.close();
     }
 
@@ -632,7 +694,13 @@ mod tests {
         for owner in [0, 1, 2].map(PeerKey::Device) {
             for _ in 0..16 {
                 let (runs, until) = (runs.clone(), until.clone());
-                queue.ready.push(Arc::new(Hangs { owner, runs, until }));
+                let export = 0;
+                queue.ready.push(Arc::new(Hangs {
+                    owner,
+                    export,
+                    runs,
+                    until,
+                }));
             }
         }
         // In turns: none has more than the others, and a fourth would find two.
@@ -652,7 +720,13 @@ mod tests {
         for _ in 0..16 {
             let (runs, until) = (runs.clone(), until.clone());
             let owner = PeerKey::Device(0);
-            queue.ready.push(Arc::new(Hangs { owner, runs, until }));
+            let export = 0;
+            queue.ready.push(Arc::new(Hangs {
+                owner,
+                export,
+                runs,
+                until,
+            }));
         }
         let started = std::iter::from_fn(|| queue.begin(now, 16)).count();
         assert_eq!(started, 12);

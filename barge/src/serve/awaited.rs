@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use concurrency::ThreadPool;
@@ -49,13 +49,28 @@ impl SourceOpener {
             changed: Condvar::new(),
             on_open: Mutex::default(),
         });
-        tree.try_next(&self.0, PAUSES.0);
+        try_next(Arc::downgrade(&tree), &self.0, PAUSES.0);
         tree
     }
 }
 
+/// Queues an attempt to open the source of `tree`, after which there is a pause of `pause` if it
+/// fails. A tree that has been dropped is not opened.
+fn try_next(tree: Weak<AwaitedTree>, pool: &Arc<ThreadPool>, pause: Duration) {
+    let own_pool = pool.clone();
+    pool.run(move || {
+        if tree.upgrade().is_none_or(|tree| tree.attempt()) {
+            return;
+        }
+        // The pauses of shares that fail take threads from each other alone, once there are more
+        // than threads.
+        std::thread::sleep(pause);
+        try_next(tree, &own_pool, (pause * 2).min(PAUSES.1));
+    });
+}
+
 /// The tree of a share whose source is being opened. Until it is open, calls return `EIO`, and
-/// `ESTALE` once the share has ended.
+/// `ESTALE` once the share has ended. The attempts end once nobody has it any more.
 pub(super) struct AwaitedTree {
     name: String,
     open: Open,
@@ -132,27 +147,6 @@ impl AwaitedTree {
     pub(super) fn end(&self) {
         *self.state.lock() = State::Ended;
         self.changed.notify_all();
-    }
-
-    /// Queues an attempt, after which there is a pause of `pause` if it fails.
-    fn try_next(self: &Arc<Self>, pool: &Arc<ThreadPool>, pause: Duration) {
-        let (tree, own_pool) = (self.clone(), pool.clone());
-        pool.run(move || {
-            if tree.attempt() {
-                return;
-            }
-            // The pauses of shares that fail take threads from each other alone, once there are
-            // more than threads.
-            let mut state = tree.state.lock();
-            let until = Instant::now() + pause;
-            let has_ended = |state: &State| matches!(state, State::Ended);
-            while !has_ended(&state) && !tree.changed.wait_until(&mut state, until).timed_out() {}
-            let goes_on = !has_ended(&state);
-            drop(state);
-            if goes_on {
-                tree.try_next(&own_pool, (pause * 2).min(PAUSES.1));
-            }
-        });
     }
 
     /// Tries to open the source. Returns whether no further attempt is needed.
@@ -284,7 +278,7 @@ impl FileSystem for AwaitedTree {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
     use vfs::{Call, Caller};
 
@@ -345,8 +339,8 @@ mod tests {
         assert!(hanging.wait(soon()).is_ok());
     }
 
-    #[test]
-    fn a_share_that_has_ended_is_not_opened_again() {
+    /// Lets the first attempt to open a tree fail. Returns the tree, and further attempts.
+    fn failing() -> (Arc<AwaitedTree>, Receiver<()>) {
         let (tried, attempts) = channel();
         let tree = SourceOpener::new().begin(
             "a",
@@ -356,9 +350,23 @@ mod tests {
             }),
         );
         assert!(tree.wait(soon()).is_err());
+        attempts.recv().expect("the first attempt");
+        (tree, attempts)
+    }
+
+    #[test]
+    fn a_share_that_has_ended_is_not_opened_again() {
+        let (tree, attempts) = failing();
         tree.end();
         assert_eq!(root_of(&tree), Some(Errno::ESTALE));
-        attempts.recv().expect("the first attempt");
         assert!(attempts.recv_timeout(PAUSES.0 * 2).is_err());
+    }
+
+    #[test]
+    fn a_share_that_nobody_has_any_more_is_not_opened_again() {
+        let (tree, attempts) = failing();
+        drop(tree);
+        let end = attempts.recv_timeout(PAUSES.0 * 4);
+        assert_eq!(end, Err(RecvTimeoutError::Disconnected));
     }
 }

@@ -1009,7 +1009,6 @@ impl LiveServer {
                 }
             };
             if unopened == Unopened::Refused {
-                opening.iter().for_each(OpeningShare::end);
                 return Err(failure);
             }
         }

@@ -519,11 +519,6 @@ impl OpeningShare {
             trace: self.trace,
         }
     }
-
-    /// Ends the attempts to open the source.
-    pub(super) fn end(&self) {
-        self.tree.end();
-    }
 }
 
 /// Returns the path of the directory that `source` is, for messages.
