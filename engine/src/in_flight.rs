@@ -1,7 +1,8 @@
 //! The requests of a lane that are in flight: those that its thread did not answer inline.
 //!
 //! A request begins, runs on a worker as soon as the lane's share of the workers allows, and
-//! completes once its reply is sent. The table cancels requests by their ids, keeps the order that
+//! completes once its reply is sent. Over a connection, each export has a share of its own: one that
+//! hangs holds up no other. The table cancels requests by their ids, keeps the order that
 //! protocols demand (the reply to a cancellation follows that to the request), bounds number and
 //! size of the requests, and reports when none is left.
 //!
@@ -88,8 +89,8 @@ struct Table<J> {
     displaced: Vec<InFlightEntry<J>>,
     /// Requests that wait for a part of the share.
     queued: VecDeque<Arc<Request<J>>>,
-    /// The number of requests that have a part of the share.
-    running: usize,
+    /// The number of requests that have a part of a share, by export ([`InFlight::export_of`]).
+    running: Vec<(u64, usize)>,
     /// Whether new requests are cancelled at once.
     cancels: bool,
     /// The wakers of [`InFlight::wake_on_completion`].
@@ -157,7 +158,7 @@ impl<J: Entry> InFlight<J> {
                 by_id: HashMap::default(),
                 displaced: Vec::new(),
                 queued: VecDeque::new(),
-                running: 0,
+                running: Vec::new(),
                 cancels: false,
                 wakers: Vec::new(),
             }),
@@ -172,7 +173,25 @@ impl<J: Entry> InFlight<J> {
         }
     }
 
-    /// Returns how many of its requests may run at once.
+    /// Returns the export whose share `request` uses: of a device's lanes all requests have one.
+    fn export_of(&self, request: &Request<J>) -> u64 {
+        match &self.lanes {
+            Some(_) => 0,
+            None => request.call.export_number(),
+        }
+    }
+
+    /// Gives `request` a part of its share, if there is one left.
+    fn try_give_part(&self, table: &mut Table<J>, request: &Request<J>) -> bool {
+        let export = self.export_of(request);
+        let fits = table.running(export) < self.share();
+        if fits {
+            table.give_part(export, request);
+        }
+        fits
+    }
+
+    /// Returns how many requests of a share may run at once.
     fn share(&self) -> usize {
         let lanes = self.lanes.as_ref();
         let lanes = lanes.map_or(1, |lanes| lanes.load(Ordering::Relaxed));
@@ -233,10 +252,9 @@ impl<J: Entry> InFlight<J> {
     pub(crate) fn begin_on_this_thread(&self, request: &Arc<Request<J>>) -> bool {
         let mut table = self.table();
         let cancels = self.insert(&mut table, request, 0);
-        let here = table.running < self.share();
-        match here {
-            true => table.running += 1,
-            false => table.queued.push_back(request.clone()),
+        let here = self.try_give_part(&mut table, request);
+        if !here {
+            table.queued.push_back(request.clone());
         }
         drop(table);
         if cancels {
@@ -311,7 +329,7 @@ impl<J: Entry> InFlight<J> {
             let ends = request.job.ends_at_once();
             if ends {
                 table.queued.remove(at);
-                table.running += 1;
+                table.give_part(self.export_of(request), request);
             }
             return ends;
         }
@@ -346,10 +364,10 @@ impl<J: Entry> InFlight<J> {
         self.start(&mut table);
     }
 
-    /// Notes that a request left its worker, but is still in flight.
-    pub(crate) fn leave_worker(&self) {
+    /// Notes that `request` left its worker, but is still in flight.
+    pub(crate) fn leave_worker(&self, request: &Request<J>) {
         let mut table = self.table();
-        table.running -= 1;
+        table.take_part(request);
         self.start(&mut table);
     }
 
@@ -361,14 +379,14 @@ impl<J: Entry> InFlight<J> {
     }
 
     fn start(&self, table: &mut Table<J>) {
-        while table.running < self.share()
-            && table
-                .queued
-                .front()
-                .is_some_and(|next| next.job.may_start())
-            && let Some(request) = table.queued.pop_front()
+        let share = self.share();
+        let may = |table: &Table<J>, request: &Request<J>| {
+            table.running(self.export_of(request)) < share && request.job.may_start()
+        };
+        while let Some(next) = table.queued.iter().position(|it| may(table, it))
+            && let Some(request) = table.queued.remove(next)
         {
-            table.running += 1;
+            table.give_part(self.export_of(&request), &request);
             self.workers.run(request);
         }
     }
@@ -380,7 +398,7 @@ impl<J: Entry> InFlight<J> {
             entry.answered |= Arc::ptr_eq(&entry.request, request);
         }
         if ran {
-            table.running -= 1;
+            table.take_part(request);
             self.start(&mut table);
         }
     }
@@ -424,6 +442,36 @@ impl<J: Entry> InFlight<J> {
 
     fn table(&self) -> MutexGuard<'_, Table<J>> {
         self.table.lock()
+    }
+}
+
+impl<J> Table<J> {
+    /// Returns how many requests have a part of the share of `export`.
+    fn running(&self, export: u64) -> usize {
+        let mut all = self.running.iter();
+        all.find(|(of, _)| *of == export)
+            .map_or(0, |(_, count)| *count)
+    }
+
+    /// Gives `request` a part of the share of `export`.
+    fn give_part(&mut self, export: u64, request: &Request<J>) {
+        // The request may note another export while it runs.
+        request.shares_with.store(export, Ordering::Relaxed);
+        match self.running.iter_mut().find(|(of, _)| *of == export) {
+            Some((_, count)) => *count += 1,
+            None => self.running.push((export, 1)),
+        }
+    }
+
+    /// Takes the part of `request` back.
+    fn take_part(&mut self, request: &Request<J>) {
+        let export = request.shares_with.load(Ordering::Relaxed);
+        let at = self.running.iter().position(|(of, _)| *of == export);
+        let at = at.expect("it has a part");
+        self.running[at].1 -= 1;
+        if self.running[at].1 == 0 {
+            self.running.swap_remove(at);
+        }
     }
 }
 

@@ -198,8 +198,8 @@ impl Job for Message {
         request.job.lane.clone().in_flight.schedule(request);
     }
 
-    fn leave_worker(&self) {
-        self.lane.in_flight.leave_worker();
+    fn leave_worker(request: &StreamRequest) {
+        request.job.lane.in_flight.leave_worker(request);
     }
 
     fn workers(&self) -> &Arc<Workers> {

@@ -361,8 +361,8 @@ impl Job for QueueMessage {
         request.job.lane.clone().in_flight.schedule(request);
     }
 
-    fn leave_worker(&self) {
-        self.lane.in_flight.leave_worker();
+    fn leave_worker(request: &Request<QueueMessage>) {
+        request.job.lane.in_flight.leave_worker(request);
     }
 
     fn workers(&self) -> &Arc<Workers> {

@@ -47,6 +47,8 @@ pub(crate) struct Request<J> {
     pub(crate) job: J,
     pub(crate) call: Call,
     state: AtomicU8,
+    /// The export whose share of the lane it uses; for the table of its lane.
+    pub(crate) shares_with: AtomicU64,
     /// The time when its lane's thread offloaded it, if statistics need it.
     started: Option<Instant>,
     waits: Waits,
@@ -64,7 +66,7 @@ pub(crate) trait Job: Send + Sync + Sized + 'static {
     fn schedule(request: Arc<Request<Self>>);
 
     /// Notes that it left its worker, but is still in flight.
-    fn leave_worker(&self);
+    fn leave_worker(request: &Request<Self>);
 
     fn workers(&self) -> &Arc<Workers>;
 
@@ -107,6 +109,7 @@ impl<J: Job> Request<J> {
                 job,
                 call,
                 state: AtomicU8::new(QUEUED),
+                shares_with: AtomicU64::new(0),
                 started,
                 waits: Waits::default(),
                 span: Span::current(),
@@ -149,7 +152,7 @@ impl<J: Job> Request<J> {
     fn park(self: &Arc<Self>) {
         let retry = self.call.take_wake_within();
         self.job.stats().parked.fetch_add(1, Ordering::Relaxed);
-        self.job.leave_worker();
+        J::leave_worker(self);
         if let Some(now) = self.clock() {
             self.waits.begin(now);
         }
@@ -260,7 +263,7 @@ mod tests {
             request.job.scheduled.fetch_add(1, Ordering::SeqCst);
         }
 
-        fn leave_worker(&self) {}
+        fn leave_worker(_: &Request<Waits>) {}
 
         fn workers(&self) -> &Arc<Workers> {
             unreachable!("it asks for no time")

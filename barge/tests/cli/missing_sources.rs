@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use barge_client::Client;
@@ -12,6 +15,7 @@ use tempfile::TempDir;
 use vfs_testkit::wait_until;
 
 use crate::mount::{Mounted, may_mount};
+use crate::restart::free_port;
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 use crate::status::{http, probe};
 
@@ -251,7 +255,7 @@ fn a_source_that_hangs_stops_no_other_share() {
         return;
     }
     // Each waits for the source for some time.
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for sandbox in SANDBOXES {
             scope.spawn(|| check_hanging(sandbox));
         }
@@ -273,6 +277,56 @@ fn check_hanging_alone() {
     fixture.lacks("a", "has not opened");
     stopped.signal(Signal::CONT);
     fixture.wait_for("a");
+    assert!(fixture.served.stop().success());
+}
+
+#[test]
+fn requests_that_hang_in_one_share_hold_up_no_other_share_of_their_client() {
+    const REQUESTS: usize = 48;
+    if !may_mount() {
+        return;
+    }
+    let dir = directory();
+    let at = dir.path().join("hangs");
+    fs::create_dir(&at).expect("made");
+    let shared = dir.path().join("there").display().to_string();
+    let mounted = Mounted::new(&[&shared], &at);
+    let stopped = Stopped(Pid::from_raw(mounted.serving_id() as i32).expect("a process"));
+    let nfs = free_port();
+    let option = format!("--nfs=tcp:127.0.0.1:{nfs}");
+    let fixture = Fixture::new(dir, &["a={}/hangs", "b={}/there"], &[&option]);
+    let (_mounted, stopped) = (mounted, stopped);
+    fixture.wait_for("a");
+    let ninep = fixture.served.port();
+    for url in [
+        format!("9p://127.0.0.1:{ninep}/"),
+        format!("nfs://127.0.0.1:{nfs}/?vers=3"),
+        format!("nfs://127.0.0.1:{nfs}/?vers=4.2"),
+    ] {
+        let client = Arc::new(Client::open(&url).expect("connected"));
+        assert_eq!(client.read("a/f").expect("read"), b"there", "{url}");
+        assert_eq!(client.read("b/f").expect("read"), b"there", "{url}");
+        stopped.signal(Signal::STOP);
+        let hanging = (0..REQUESTS).map(|number| {
+            let client = client.clone();
+            thread::spawn(move || client.read(&format!("a/none-{number}")).map(drop))
+        });
+        let hanging: Vec<_> = hanging.collect();
+        // They count as stuck after a second.
+        for _ in 0..3 {
+            thread::sleep(Duration::from_secs(1));
+            let (sender, read) = channel();
+            let reader = client.clone();
+            thread::spawn(move || sender.send(reader.read("b/f")));
+            let read = read.recv_timeout(Duration::from_secs(20));
+            let read = read.unwrap_or_else(|_| panic!("{url} hangs in another share"));
+            assert_eq!(read.expect("read"), b"there", "{url}");
+        }
+        stopped.signal(Signal::CONT);
+        for one in hanging {
+            one.join().expect("no panic").expect_err("there is none");
+        }
+    }
     assert!(fixture.served.stop().success());
 }
 
@@ -326,7 +380,7 @@ fn check_hanging(sandbox: &str) {
     let url = format!("9p://127.0.0.1:{}/", fixture.served.port());
     let client = Client::open(&url).expect("connected");
     // The client waits for another server after that.
-    std::thread::spawn(move || client.read("a/f").map(drop));
+    thread::spawn(move || client.read("a/f").map(drop));
     let begin = Instant::now();
     assert!(fixture.served.stop().success());
     let taken = begin.elapsed();

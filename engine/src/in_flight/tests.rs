@@ -3,6 +3,7 @@ use std::task::Wake;
 
 use transports::Outbox;
 use vfs::PeerKey;
+use vfs_testkit::wait_until;
 use wire::Vocabulary;
 
 use super::*;
@@ -90,8 +91,8 @@ impl Job for Test {
         request.job.lane.clone().in_flight.schedule(request);
     }
 
-    fn leave_worker(&self) {
-        self.lane.in_flight.leave_worker();
+    fn leave_worker(request: &Request<Test>) {
+        request.job.lane.in_flight.leave_worker(request);
     }
 
     fn workers(&self) -> &Arc<Workers> {
@@ -266,6 +267,33 @@ fn number_and_size_are_limited_except_for_a_single_request() {
     run(&second);
     lane.in_flight.wait_until_idle();
     assert!(lane.in_flight.has_room(1000));
+}
+
+#[test]
+fn requests_for_an_export_that_hangs_leave_the_share_of_others() {
+    let lane = Lane::new();
+    let begin = |id, export| {
+        let request = lane.request(id, false);
+        request.call.note_export(export);
+        (lane.in_flight.begin_on_this_thread(&request), request)
+    };
+    let hanging = [1, 2, 3].map(|id| begin(id, 1));
+    assert_eq!(hanging.each_ref().map(|it| it.0), [true, true, false]);
+    let (runs, other) = begin(4, 2);
+    assert!(runs, "another export has a share of its own");
+    lane.in_flight.begin_on_worker({
+        let request = lane.request(5, false);
+        request.call.note_export(2);
+        request
+    });
+    wait_until("it overtakes the queued one", || lane.answered() == [5]);
+    // It notes another export while it runs.
+    other.call.note_export(3);
+    [&hanging[0].1, &hanging[1].1, &other]
+        .into_iter()
+        .for_each(run);
+    lane.in_flight.wait_until_idle();
+    assert!(lane.in_flight.table().running.is_empty());
 }
 
 #[test]
