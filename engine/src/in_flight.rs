@@ -1,8 +1,8 @@
 //! The requests of a lane that are in flight: those that its thread did not answer inline.
 //!
 //! A request begins, runs on a worker as soon as the lane's share of the workers allows, and
-//! completes once its reply is sent. Over a connection, each export has a share of its own: one that
-//! hangs holds up no other. The table cancels requests by their ids, keeps the order that
+//! completes once its reply is sent. Over a connection, each export has a share of its own: one
+//! that hangs holds up no other. The table cancels requests by their ids, keeps the order that
 //! protocols demand (the reply to a cancellation follows that to the request), bounds number and
 //! size of the requests, and reports when none is left.
 //!
