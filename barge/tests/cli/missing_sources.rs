@@ -315,12 +315,16 @@ fn requests_that_hang_in_one_share_hold_up_no_other_share_of_their_client() {
         // They count as stuck after a second.
         for _ in 0..3 {
             thread::sleep(Duration::from_secs(1));
-            let (sender, read) = channel();
-            let reader = client.clone();
-            thread::spawn(move || sender.send(reader.read("b/f")));
-            let read = read.recv_timeout(Duration::from_secs(20));
-            let read = read.unwrap_or_else(|_| panic!("{url} hangs in another share"));
-            assert_eq!(read.expect("read"), b"there", "{url}");
+            let (sender, synced) = channel();
+            let writer = client.clone();
+            thread::spawn(move || {
+                // A server does not wait for a disk in the thread that reads requests.
+                let synced = writer.create("b/new").and_then(|new| new.sync_all());
+                sender.send(synced)
+            });
+            let synced = synced.recv_timeout(Duration::from_secs(20));
+            let synced = synced.unwrap_or_else(|_| panic!("{url} hangs in another share"));
+            synced.expect("synchronized");
         }
         stopped.signal(Signal::CONT);
         for one in hanging {
