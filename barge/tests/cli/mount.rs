@@ -116,12 +116,14 @@ fn is_mount(at: &Path) -> bool {
     device(at) != device(at.parent().expect("not the root"))
 }
 
+/// Unmounts a directory. A program that another test starts has the files that this process has
+/// open until it is executed.
 pub(crate) fn unmount(at: &Path) {
-    let command = match geteuid().is_root() {
+    let command = || match geteuid().is_root() {
         true => Command::new("umount").arg(at).status(),
         false => Command::new("fusermount3").arg("-u").arg(at).status(),
     };
-    assert!(command.expect("runs").success());
+    wait_until("it is unmounted", || command().expect("runs").success());
 }
 
 #[test]

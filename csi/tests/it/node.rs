@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use csi::proto::{
     Empty, HealthError, Mode, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
@@ -30,6 +31,12 @@ pub(crate) struct Volume<'a> {
     pub(crate) staging: String,
     pub(crate) context: HashMap<String, String>,
     pub(crate) secrets: HashMap<String, String>,
+}
+
+/// Returns whether a mount could not be unmounted since it is in use.
+fn is_busy(status: &Status) -> bool {
+    let text = std::io::Error::from(Errno::BUSY).to_string();
+    status.message().contains(&text)
 }
 
 impl<'a> Volume<'a> {
@@ -99,12 +106,22 @@ impl<'a> Volume<'a> {
         self.daemon.call("Node/NodePublishVolume", request)
     }
 
+    /// Unpublishes the volume, and tries again while it is in use, as kubelets do: a program that
+    /// another test starts has this process's descriptors until it is executed.
     pub(crate) fn unpublish(&self, target: &str) -> Result<Empty, Status> {
-        let request = NodeUnpublishVolumeRequest {
-            volume_id: self.id.clone(),
-            target_path: target.into(),
-        };
-        self.daemon.call("Node/NodeUnpublishVolume", request)
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let request = NodeUnpublishVolumeRequest {
+                volume_id: self.id.clone(),
+                target_path: target.into(),
+            };
+            match self.daemon.call("Node/NodeUnpublishVolume", request) {
+                Err(status) if is_busy(&status) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                done => return done,
+            }
+        }
     }
 
     fn stats(&self, path: &str) -> Result<NodeGetVolumeStatsResponse, Status> {
