@@ -309,7 +309,7 @@ fn requests_that_hang_in_one_share_hold_up_no_other_share_of_their_client() {
         stopped.signal(Signal::STOP);
         let hanging = (0..REQUESTS).map(|number| {
             let client = client.clone();
-            thread::spawn(move || client.read(&format!("a/none-{number}")).map(drop))
+            thread::spawn(move || client.read(format!("a/none-{number}")).map(drop))
         });
         let hanging: Vec<_> = hanging.collect();
         // They count as stuck after a second.
