@@ -6,6 +6,7 @@ BARGE: the program. The servers run in the guest."""
 import hashlib
 import os
 import tempfile
+import time
 
 from checking import check, end, tests
 from mounting import Mounted
@@ -28,6 +29,13 @@ def connections():
             address = ".".join(str(byte) for byte in reversed(bytes.fromhex(address)))
             counts[address] = counts.get(address, 0) + 1
     return counts
+
+
+def wait_until_closed():
+    """Waits for the connections of a mount that has ended: the kernel closes them after umount(8)."""
+    end_of_wait = time.monotonic() + 20
+    while connections() and time.monotonic() < end_of_wait:
+        time.sleep(0.05)
 
 
 def mounted(path, options, address=ONE):
@@ -58,6 +66,7 @@ def trunking():
         with mounted("/data", "trunkdiscovery,max_connect=4") as at:
             check("trunking: connections", sorted(connections()), [ONE, TWO])
             work("trunking", at)
+        wait_until_closed()
         with mounted("/data", "max_connect=4") as at:
             check("without trunkdiscovery: connections", sorted(connections()), [ONE])
 
